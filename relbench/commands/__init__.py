@@ -1,0 +1,1 @@
+"""The commands of `relbench`, one module each, imported only when called."""
