@@ -20,7 +20,7 @@ from relbench.relations import SPLITS, Fact, Relation, load_facts, load_relation
 DEFAULT_TEMPLATE = "completion"
 DEFAULT_SHOTS = 5
 FEWSHOT_DELIMITER = "\n"
-# A pair of words counts as a copy from this share of matching letters on (France/French .67, Spain/Spanish .67).
+# From this share of matching letters on, a pair of words counts as a copy (France/French has .67).
 COPY_SIMILARITY = 0.6
 
 

@@ -76,7 +76,7 @@ def prompts(
             if shots:
                 examples = probes(relation, language, "shots", template, shots_seed=shots_seed)
                 if len(examples) < shots:
-                    raise UserError(f"{relation} has {len(examples)} few-shot examples, {shots} were asked for")
+                    raise UserError(f"{relation} has {len(examples)} few-shot examples, not {shots}")
                 prefix = fewshot_prefix(examples[:shots])
             for probe in probes(relation, language, split, template)[:limit]:
                 gathered.append(prompt_from_probe(probe, prefix))

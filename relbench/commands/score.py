@@ -1,0 +1,79 @@
+"""`relbench score`: score every unit of a model for relations with one method."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("method")
+@click.option("--model", required=True, help="Embedded model, hub id or local path.")
+@click.option("--relations", default="all", show_default=True, help="Names, comma-separated.")
+@click.option("--languages", default="en", show_default=True, help="Language codes, comma-separated.")
+@click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="Scores file to write.")
+@click.option("--template", help="Prompt template  [default: the method's own]")
+@click.option("--shots", type=click.IntRange(0), help="Few-shot examples  [default: the method's own number]")
+@click.option("--shots-seed", default=0, show_default=True, help="Seed of their choice.")
+@click.option(
+    "--split", default="detect", show_default=True, type=click.Choice(["detect", "tune"]), help="Facts."
+)
+@click.option("--limit", type=click.IntRange(1), help="At most so many prompts a relation and language.")
+@click.option("--kinds", default="act", show_default=True, help="Unit kinds, comma-separated.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the method.")
+@click.option(
+    "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the method's own; repeat."
+)
+@click.option("--dtype", default="float32", show_default=True, help="Of the weights.")
+@click.option("--device", help="cpu, cuda:0, …  [default: the first accelerator, else the processor]")
+def score(
+    method: str,
+    model: str,
+    relations: str,
+    languages: str,
+    out: str,
+    template: str | None,
+    shots: int | None,
+    shots_seed: int,
+    split: str,
+    limit: int | None,
+    kinds: str,
+    seed: int,
+    options: tuple[str, ...],
+    dtype: str,
+    device: str | None,
+) -> None:
+    """Score units with METHOD, such as average-precision or log-probability-increase."""
+    import yaml
+
+    from interventions.errors import UserError
+    from relbench.relations import relation_names
+    from relbench.scoring import ScoringPlan, scoring_prompts
+    from relbench.scoring import score as run_score
+
+    given = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise UserError(f"--option takes KEY=VALUE, not {option!r}")
+        given[key] = yaml.safe_load(value)
+    plan = ScoringPlan(
+        method=method,
+        relations=relation_names() if relations == "all" else tuple(relations.split(",")),
+        languages=tuple(languages.split(",")),
+        template=template,
+        shots=shots,
+        shots_seed=shots_seed,
+        split=split,
+        limit=limit,
+        kinds=tuple(kinds.split(",")),
+        seed=seed,
+        options=given,
+    )
+    n_prompts = len(scoring_prompts(plan))
+
+    from relbench.lm import load_lm
+
+    lm = load_lm(model, dtype=dtype, device=device)
+    scores = run_score(plan, lm.model, lm.tokenizer, lm.model_id)
+    scores.save(out)
+    click.echo(f"{len(scores.concepts)} concepts × {n_prompts} prompts → {out}")

@@ -1,0 +1,125 @@
+"""Scoring the units of a model for relations: prompts of the detect facts through one scoring method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from interventions.files import sha256_json
+from relbench.prompts import concept, prompts
+
+if TYPE_CHECKING:
+    from interventions.model_id import ModelId
+    from interventions.prompts import Prompt
+    from interventions.scores import Scores
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class ScoringPlan:
+    """What is scored and from which prompts.
+
+    Attributes:
+        method: Name of a scoring method.
+        relations, languages: Every pair is a concept; each concept's negatives are all the others.
+        template: Prompt template; None for the method's own.
+        shots: Few-shot examples before each prompt; None for the method's own number.
+        shots_seed: Seed of their choice.
+        split: The facts that scores are made from.
+        limit: At most so many prompts a concept.
+        kinds: Unit kinds.
+        seed: Seed of the method.
+        options: The method's own options.
+    """
+
+    method: str
+    relations: tuple[str, ...]
+    languages: tuple[str, ...] = ("en",)
+    template: str | None = None
+    shots: int | None = None
+    shots_seed: int = 0
+    split: str = "detect"
+    limit: int | None = None
+    kinds: tuple[str, ...] = ("act",)
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def concepts(self) -> tuple[str, ...]:
+        """Concepts in the order of relations, then languages."""
+        return tuple(concept(relation, code) for relation in self.relations for code in self.languages)
+
+
+def scoring_prompts(plan: ScoringPlan) -> list[Prompt]:
+    """The prompts that `plan` scores from.
+
+    Raises:
+        UserError: Unknown method, relation, language or template, or no facts.
+    """
+    from interventions.methods import get_method
+
+    method = get_method(plan.method)
+    return prompts(
+        plan.relations,
+        plan.languages,
+        plan.split,
+        plan.template or method.template,
+        shots=method.shots if plan.shots is None else plan.shots,
+        shots_seed=plan.shots_seed,
+        limit=plan.limit,
+    )
+
+
+def score(
+    plan: ScoringPlan,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    model_id: ModelId,
+    *,
+    progress: bool = True,
+) -> Scores:
+    """Score every unit of `plan.kinds` for every concept.
+
+    Raises:
+        UserError: What the method or the prompts cannot do; see `scoring_prompts`.
+    """
+    from interventions.methods import get_method
+    from interventions.scores import Scores
+
+    method = get_method(plan.method)
+    read = scoring_prompts(plan)
+    result = method.score(
+        model,
+        tokenizer,
+        read,
+        plan.concepts,
+        kinds=plan.kinds,
+        seed=plan.seed,
+        options=plan.options,
+        progress=progress,
+    )
+    parameters = {
+        "template": plan.template or method.template,
+        "shots": method.shots if plan.shots is None else plan.shots,
+        "shots_seed": plan.shots_seed,
+        "split": plan.split,
+        "limit": plan.limit,
+        "kinds": list(plan.kinds),
+        **result.parameters,
+    }
+    return Scores(
+        values=result.values,
+        concepts=plan.concepts,
+        model=model_id,
+        method=plan.method,
+        parameters=parameters,
+        data_hash=data_hash(read),
+        seed=plan.seed,
+        references=result.references,
+    )
+
+
+def data_hash(read: Sequence[Prompt]) -> str:
+    """Hash of prompts with their answers, in order: the data that scores depend on."""
+    return sha256_json([asdict(prompt) for prompt in read])
