@@ -22,7 +22,7 @@ from interventions.fold import Fold, folded_identity, is_folded, raw_positions
 from interventions.masks import Mask
 from interventions.model_id import ModelId
 from interventions.scores import Floats
-from interventions.units import Site, base_model, module_of, refuse_shared_modules
+from interventions.units import Site, module_of, refuse_shared_modules
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +45,8 @@ class Intervention:
             the mask's reference `percentile-<percentile>`); `resample` (the response to one other prompt,
             drawn with `seed` from the reference `samples`: one prompt for all units, so that results depend
             neither on batches nor on order).
-        positions: `all`; `context` (the prompt), `last_context` (its last token), `continuation` (the answer).
+        positions: `all`; `context` (the prompt), `last_context` (its last token), `continuation`
+            (the answer).
         factor: For `scale`.
         value, percentile: For `constant`; exactly one of them.
         seed: For `resample`.
@@ -88,7 +89,7 @@ class Intervention:
         return float(self.factor) if self.factor is not None else None
 
     def replacements(self, site: Site) -> Floats | None:
-        """What the responses at `site` become, float32 [units of the mask there]; None when they are multiplied."""
+        """What the responses at `site` become, float32 [n]; None when they are multiplied."""
         if self.multiplier is not None:
             return None
         if self.value is not None:
@@ -168,10 +169,12 @@ class Handle:
         if isinstance(mask, Mapping):
             mask = mask.get(positions)
         if mask is None:
-            raise UserError(f"positions={positions} needs handle.position_mask [batch, seq] before each forward pass")
+            raise UserError(
+                f"positions={positions} needs handle.position_mask [batch, seq] before each forward pass"
+            )
         if mask.numel() != shape.numel():
             raise UserError(
-                f"handle.position_mask has shape {list(mask.shape)}, the forward pass has {list(shape)} positions"
+                f"handle.position_mask has shape {list(mask.shape)}, the forward pass {list(shape)}"
             )
         return mask.reshape(shape)
 
@@ -268,11 +271,13 @@ def _check_model(made_for: ModelId, model: ModelId, force: bool) -> bool:
         return True
     names = f"made for {made_for.describe()}; this model is {model.describe()}"
     if not made_for.layout_fits(model):
-        raise UserError(f"the mask does not fit this model: it was {names}; make it from scores of this model")
+        raise UserError(
+            f"the mask does not fit this model: it was {names}; make it from scores of this model"
+        )
     if not force:
         raise UserError(
-            f"the mask is of other weights: it was {names}; make it from scores of this model, or pass --force "
-            "(force=True) if this is a fine-tune of that model"
+            f"the mask is of other weights: it was {names}; make it from scores of this model, or pass "
+            "--force (force=True) if this is a fine-tune of that model"
         )
     return False
 
@@ -306,7 +311,7 @@ def _meets(first: str, second: str) -> bool:
 
 
 def _resolve(interventions: tuple[Intervention, ...]) -> list[_Plan]:
-    """Let the last intervention win each unit that two name at the same positions; warn how many there are."""
+    """Let the last intervention win each unit that two name at the same positions; warn how many."""
     plans: list[_Plan] = []
     overlapping = 0
     for number, one in enumerate(interventions):
@@ -350,7 +355,7 @@ def _op(model: Any, plan: _Plan, site: Site, units: NDArray[np.int32]) -> _Op:
 
 
 def _attach(model: Any, site: Site, ops: list[_Op], handle: Handle) -> torch.utils.hooks.RemovableHandle:
-    """Hook the module of one site. Prepended: other hooks, `capture` too, then see what the model goes on with."""
+    """Hook the module of one site, before other hooks: `capture` then sees what the model goes on with."""
     module, slot = module_of(model, site)
     if slot.side == "input":
 
@@ -376,7 +381,8 @@ def _changed(response: Tensor, ops: list[_Op], handle: Handle) -> Tensor:
     out = response if not (torch.is_grad_enabled() and response.requires_grad) else response.clone()
     # The last intervention wins: factors act on the response as it came, not on what another op made of it.
     scaled = [
-        response[..., op.tensors(response)[0]] * op.factor if op.factor not in (None, 0.0) else None for op in ops
+        response[..., op.tensors(response)[0]] * op.factor if op.factor not in (None, 0.0) else None
+        for op in ops
     ]
     for op, product in zip(ops, scaled, strict=True):
         index, values = op.tensors(response)
@@ -386,7 +392,9 @@ def _changed(response: Tensor, ops: list[_Op], handle: Handle) -> Tensor:
         if product is not None:
             new = product
         else:
-            fixed = values if values is not None else torch.zeros(len(index), dtype=out.dtype, device=out.device)
+            fixed = (
+                values if values is not None else torch.zeros(len(index), dtype=out.dtype, device=out.device)
+            )
             new = fixed.expand(*out.shape[:-1], len(index))
         if op.positions != "all":
             rows = handle.rows(op.positions, out.shape[:-1]).to(out.device)

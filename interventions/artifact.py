@@ -55,7 +55,9 @@ def content_digest(header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]
     return digest.hexdigest()
 
 
-def save(path: str | Path, *, what: str, header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> None:
+def save(
+    path: str | Path, *, what: str, header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]
+) -> None:
     """Write a file atomically.
 
     Args:
@@ -71,7 +73,9 @@ def save(path: str | Path, *, what: str, header: Mapping[str, Any], tensors: Map
 
     full = {**header, "format": FORMAT_VERSION, "what": what}
     full["sha256"] = content_digest(full, tensors)
-    data = to_bytes({k: np.ascontiguousarray(v) for k, v in tensors.items()}, {METADATA_KEY: canonical_json(full)})
+    data = to_bytes(
+        {k: np.ascontiguousarray(v) for k, v in tensors.items()}, {METADATA_KEY: canonical_json(full)}
+    )
     with atomic_write(path, "wb") as file:
         file.write(data)
 

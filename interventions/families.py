@@ -121,9 +121,10 @@ def _ffn(up: str, down: str) -> dict[str, Slot]:
 
 
 _GATED = {"gate": Slot("mlp.gate_proj", "output"), **_ffn("mlp.up_proj", "mlp.down_proj")}
-_GATE_UP = {
-    kind: Slot("mlp.gate_up_proj", "output", parts=("gate", "up")) for kind in ("gate", "up")
-} | {"act": Slot("mlp.down_proj", "input"), "down": Slot("mlp.down_proj", "output")}
+_GATE_UP = {kind: Slot("mlp.gate_up_proj", "output", parts=("gate", "up")) for kind in ("gate", "up")} | {
+    "act": Slot("mlp.down_proj", "input"),
+    "down": Slot("mlp.down_proj", "output"),
+}
 
 _LLAMA = Family("llama", slots={**_GATED, **_attention("self_attn", "o_proj")})
 _GEMMA2 = replace(
@@ -218,7 +219,9 @@ FAMILIES: dict[str, Family] = {
             "bloom",
             slots={
                 **_ffn("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
-                **_fused_attention("self_attention.query_key_value", "self_attention.dense", interleaved=True),
+                **_fused_attention(
+                    "self_attention.query_key_value", "self_attention.dense", interleaved=True
+                ),
             },
             layers="transformer.h",
             embedding="transformer.word_embeddings",
@@ -251,7 +254,7 @@ def family_of(config: Any) -> Family:
     model_type = getattr(config, "model_type", None)
     if getattr(config, "is_encoder_decoder", False):
         raise UserError(
-            f"{model_type} is an encoder-decoder model; neuron masks work on decoder-only causal language models"
+            f"{model_type} is an encoder-decoder model; masks work on decoder-only causal language models"
         )
     if any(isinstance(n := getattr(config, name, None), int) and n > 1 for name in _EXPERT_FIELDS):
         raise UserError(
@@ -260,8 +263,8 @@ def family_of(config: Any) -> Family:
         )
     if model_type not in FAMILIES:
         raise UserError(
-            f"unknown architecture {model_type!r}: interventions/families.py has no entry that says where its "
-            f"units, norms and unembedding are; known: {', '.join(FAMILIES)}"
+            f"unknown architecture {model_type!r}: interventions/families.py has no entry that says where "
+            f"its units, norms and unembedding are; known: {', '.join(FAMILIES)}"
         )
     family = FAMILIES[model_type]
     if model_type == "bloom" and getattr(config, "slow_but_exact", False) and config.pretraining_tp > 1:

@@ -7,7 +7,7 @@ a row and its bias entry. Scaling multiplies them. What is overwritten is kept a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -59,7 +59,8 @@ class Fold:
 
     def obstacle(self, site: Site) -> str | None:
         """Why `site` cannot be folded, or None when it can."""
-        module, slot = module_of(self._model, site)
+        found, slot = module_of(self._model, site)
+        module = cast("nn.Linear", found)
         name = f"{slot.module} of layer {site.layer}"
         if out_dim(module) is None:
             return f"{name} is a {type(module).__name__}, not a plain linear layer"
@@ -84,7 +85,8 @@ class Fold:
 
         if (reason := self.obstacle(site)) is not None:
             raise UserError(f"cannot fold a mask into the weights: {reason}; use hooks")
-        module, slot = module_of(self._model, site)
+        found, slot = module_of(self._model, site)
+        module = cast("nn.Linear", found)  # or Conv1D, which has the same attributes
         index = torch.as_tensor(raw_positions(self._model, slot, site, units), device=module.weight.device)
         rows = out_dim(module)
         assert rows is not None

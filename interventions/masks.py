@@ -66,10 +66,12 @@ class Mask:
             check_reference_name(name)
             by_site = {site: self.references[name][site] for site in units if site in self.references[name]}
             references[name] = {site: np.asarray(array, np.float32) for site, array in by_site.items()}
-            for site, array in references[name].items():
-                if array.ndim != 1 + is_samples(name) or array.shape[-1] != units[site].size:
-                    raise UserError(f"reference {name!r} of {site} does not have one value for each unit of the mask")
-                if not np.isfinite(array).all():
+            for site, statistic in references[name].items():
+                if statistic.ndim != 1 + is_samples(name) or statistic.shape[-1] != units[site].size:
+                    raise UserError(
+                        f"reference {name!r} of {site} does not have one value for each unit"
+                    )
+                if not np.isfinite(statistic).all():
                     raise UserError(f"reference {name!r} of {site} holds NaN or an infinity")
         object.__setattr__(self, "references", references)
 
@@ -84,7 +86,7 @@ class Mask:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content: units, references and the model's weights; provenance and names do not count."""
+        """SHA-256 of units, references and the model's weights; provenance and names do not count."""
         weights = {"weights": [self.model.layout_hash, self.model.fingerprint]}
         return artifact.content_digest(weights, self._tensors())
 
@@ -132,7 +134,9 @@ class Mask:
             for site, array in units.items():
                 if array.dtype != np.int32:
                     raise UserError(f"the units of {site} are {array.dtype}, not int32")
-            return cls(units, ModelId.from_dict(loaded.header.get("model")), loaded.header["provenance"], references)
+            return cls(
+                units, ModelId.from_dict(loaded.header.get("model")), loaded.header["provenance"], references
+            )
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 
@@ -240,7 +244,9 @@ def _from_scores(
     return Mask(units, scores.model, full, gather_references(scores, concept, units))
 
 
-def gather_references(scores: Scores, concept: str, units: Mapping[Site, Indices]) -> dict[str, dict[Site, Floats]]:
+def gather_references(
+    scores: Scores, concept: str, units: Mapping[Site, Indices]
+) -> dict[str, dict[Site, Floats]]:
     """The scores' reference statistics at the given units."""
     gathered: dict[str, dict[Site, Floats]] = {}
     for name in scores.references:
@@ -280,7 +286,9 @@ def top_k(
         chosen, ties = np.sort(np.concatenate([upper, lower])), max(ties, more)
     else:
         chosen, ties = _first(values, k)
-    return _from_scores(scores, concept, flat, chosen, {"operation": "top_k", "k": k, "side": side, "ties": ties})
+    return _from_scores(
+        scores, concept, flat, chosen, {"operation": "top_k", "k": k, "side": side, "ties": ties}
+    )
 
 
 def threshold(
@@ -298,7 +306,9 @@ def threshold(
     flat = _Flat.of(scores, concept, kinds)
     values = _oriented(flat.values, side)
     chosen = np.flatnonzero(values >= (-value if side == "bottom" else value))
-    return _from_scores(scores, concept, flat, chosen, {"operation": "threshold", "value": float(value), "side": side})
+    return _from_scores(
+        scores, concept, flat, chosen, {"operation": "threshold", "value": float(value), "side": side}
+    )
 
 
 def per_layer_top_k(
@@ -389,14 +399,15 @@ def _combined(
     for mask in masks[1:]:
         wanted = sites(set(units), set(mask.units))
         units = {
-            site: combine(units.get(site, empty), mask.units.get(site, empty)).astype(np.int32) for site in wanted
+            site: combine(units.get(site, empty), mask.units.get(site, empty)).astype(np.int32)
+            for site in wanted
         }
     provenance = {"operation": operation, "masks": [mask.provenance for mask in masks]}
     return Mask(units, model, provenance, _merged_references(masks, units))
 
 
 def _merged_references(masks: Sequence[Mask], units: Mapping[Site, Indices]) -> dict[str, dict[Site, Floats]]:
-    """References of `units` taken from the first mask that holds each unit; only those known for every unit."""
+    """References of `units`, each from the first mask that holds the unit; those known for all units."""
     merged: dict[str, dict[Site, Floats]] = {}
     for name in {name for mask in masks for name in mask.references}:
         by_site: dict[Site, Floats] = {}
@@ -475,11 +486,13 @@ def complement(mask: Mask, layout: UnitLayout | None = None, *, kinds: Iterable[
         site: np.setdiff1d(np.arange(layout.size(site.kind), dtype=np.int32), mask.units.get(site, empty))
         for site in layout.sites(chosen)
     }
-    return Mask(units, mask.model, {"operation": "complement", "kinds": list(chosen), "masks": [mask.provenance]})
+    return Mask(
+        units, mask.model, {"operation": "complement", "kinds": list(chosen), "masks": [mask.provenance]}
+    )
 
 
 def jaccard(first: Mask, second: Mask) -> float:
-    """|A ∩ B| / |A ∪ B|; 1 for two empty masks.
+    """Shared units over all units of the two masks; 1 for two empty masks.
 
     Raises:
         UserError: The masks are of two models.
@@ -542,7 +555,9 @@ def random_like(
         size = layout.size(site.kind)
         pool = np.setdiff1d(np.arange(size), own) if disjoint else np.arange(size)
         if own.size > pool.size:
-            raise UserError(f"{site} has {size} units and the mask {own.size} of them: a disjoint draw is impossible")
+            raise UserError(
+                f"{site} has {size} units and the mask {own.size} of them: a disjoint draw is impossible"
+            )
         if contribution is None:
             chosen = generator.choice(pool, own.size, replace=False)
         else:
@@ -550,13 +565,20 @@ def random_like(
             chosen, extra = _by_decile(generator, deciles, own, pool)
             spilled += extra
         units[site] = np.sort(chosen).astype(np.int32)
-    provenance: dict[str, Any] = {"operation": "random", "seed": seed, "disjoint": disjoint, "masks": [mask.provenance]}
+    provenance: dict[str, Any] = {
+        "operation": "random",
+        "seed": seed,
+        "disjoint": disjoint,
+        "masks": [mask.provenance],
+    }
     if contribution is not None:
         provenance |= {"matched": "contribution", "spilled": spilled}
     references: References = {}
     if scores is not None:
         if not scores.model.fits(mask.model):
-            raise UserError(f"the scores are of {scores.model.describe()}, the mask of {mask.model.describe()}")
+            raise UserError(
+                f"the scores are of {scores.model.describe()}, the mask of {mask.model.describe()}"
+            )
         references = gather_references(scores, str(mask.provenance.get("concept")), units)
     return Mask(units, mask.model, provenance, references)
 
@@ -565,7 +587,9 @@ def _deciles(site: Site, size: int, contribution: Mapping[Site, Floats]) -> NDAr
     """Decile 0 … 9 of each unit of a site, by rank of its contribution."""
     values = contribution.get(site)
     if values is None or values.shape != (size,):
-        raise UserError(f"no contribution (mean |m| and norm) of the units of {site}; score with these references")
+        raise UserError(
+            f"no contribution (mean |m| and norm) of the units of {site}; score with these references"
+        )
     ranks = np.empty(size, np.int64)
     ranks[np.argsort(values, kind="stable")] = np.arange(size)
     return ranks * DECILES // size

@@ -58,7 +58,9 @@ class ModelId:
         from interventions.fold import is_folded
 
         if is_folded(model):
-            raise UserError("a mask is folded into the model's weights; take the model's identity before or after")
+            raise UserError(
+                "a mask is folded into the model's weights; take the model's identity before or after"
+            )
         layout = layout_of(model)
         return cls(
             name=_name(model) if name is None else name,
@@ -112,7 +114,8 @@ class ModelId:
             layout = _layout_from(value["layout"])
             if hash_layout(layout) != value["layout_hash"]:
                 raise UserError("the model layout in the file does not match its hash")
-        return cls(*(value[field] for field in fields), layout=layout)
+        name, revision, layout_hash, fingerprint = (value[field] for field in fields)
+        return cls(name, revision, layout_hash, fingerprint, layout)
 
 
 def hash_layout(layout: UnitLayout) -> str:
@@ -136,13 +139,15 @@ def _layout_from(value: Any) -> UnitLayout:
 
 
 def _name(model: Any) -> str:
-    name = str(getattr(base_model(model).config, "_name_or_path", "") or "") or type(base_model(model)).__name__
+    name = (
+        str(getattr(base_model(model).config, "_name_or_path", "") or "") or type(base_model(model)).__name__
+    )
     # A path says nothing to another user, and would make files differ between machines.
     return os.path.basename(os.path.normpath(name)) if os.path.exists(name) else name
 
 
 def _fingerprint(model: Any) -> str:
-    """SHA-256 over evenly spaced samples of every layer's unit-bearing weights, the embedding and final norm."""
+    """SHA-256 over samples of every layer's unit-bearing weights, the embedding and the final norm."""
     root, family = base_model(model), family_of(config_of(model))
     paths = sorted({slot.module for slot in family.slots.values()})
     modules = [follow(root, family.embedding), follow(root, family.final_norm)]
@@ -170,7 +175,7 @@ def _samples(module: nn.Module) -> bytes:
 
 
 def weight_data(module: nn.Module) -> torch.Tensor | None:
-    """A module's weight with its values, also when accelerate keeps them off the device; None if it has none."""
+    """A module's weight with its values, also when accelerate offloads them; None if it has none."""
     # PEFT wraps a layer and keeps the weight inside.
     module = getattr(module, "base_layer", module)
     weight: torch.Tensor | None = getattr(module, "weight", None)

@@ -58,7 +58,9 @@ class Scores:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "concepts", tuple(self.concepts))
-        if len(set(self.concepts)) != len(self.concepts) or not all(isinstance(c, str) for c in self.concepts):
+        if len(set(self.concepts)) != len(self.concepts) or not all(
+            isinstance(c, str) for c in self.concepts
+        ):
             raise UserError("the scores name a concept twice")
         values = {}
         for site in sorted(self.values, key=site_order):
@@ -66,7 +68,7 @@ class Scores:
             check_size(self.model, site, array)
             if array.ndim != 2 or len(array) != len(self.concepts):
                 raise UserError(
-                    f"scores of {site} have shape {list(array.shape)}, not [{len(self.concepts)} concepts, units]"
+                    f"scores of {site} are {list(array.shape)}, not [{len(self.concepts)} concepts, units]"
                 )
             if np.isnan(array).any():
                 raise UserError(f"the scores of {site} hold NaN; score again, or leave that site out")
@@ -144,7 +146,9 @@ class Scores:
         try:
             values, references = split_tensors(loaded.tensors)
             header = loaded.header
-            check_fields(header, {"concepts": list, "method": str, "parameters": dict, "data_hash": str, "seed": int})
+            check_fields(
+                header, {"concepts": list, "method": str, "parameters": dict, "data_hash": str, "seed": int}
+            )
             return cls(
                 values=values,
                 concepts=tuple(header["concepts"]),
@@ -228,4 +232,3 @@ def split_tensors(
             raise UserError(f"reference tensor {name!r} is {array.dtype}, not float32")
         references.setdefault(reference, {})[Site.parse(site)] = array
     return values, references
-

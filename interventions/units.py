@@ -47,7 +47,9 @@ class Site(NamedTuple):
         """
         match = _SITE.fullmatch(text)
         if match is None or match[2] not in KINDS:
-            raise UserError(f"{text!r} is not a site; write <layer>.<kind>, the kind one of {', '.join(KINDS)}")
+            raise UserError(
+                f"{text!r} is not a site; write <layer>.<kind>, the kind one of {', '.join(KINDS)}"
+            )
         return cls(int(match[1]), match[2])
 
 
@@ -174,7 +176,7 @@ def raw_indices(layout: UnitLayout, slot: Slot, kind: str) -> NDArray[np.int64] 
     """Where the units of `kind` sit on their side of the module, in canonical order.
 
     Returns:
-        `slice(None)` when the module holds this kind alone, a slice when it is contiguous, else int64 indices.
+        `slice(None)` when the module holds this kind alone, a slice when contiguous, else int64 indices.
     """
     if not slot.parts:
         return slice(None)

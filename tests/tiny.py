@@ -1,4 +1,4 @@
-"""Tiny random models of the real transformers classes, and a byte-level tokenizer, built without any download."""
+"""Tiny random models of the real transformers classes, and a byte-level tokenizer; no download."""
 
 from __future__ import annotations
 
@@ -135,7 +135,9 @@ def tiny_model(model_type: str = "llama", seed: int = 0, **overrides: Any) -> Pr
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(_config(model_type, overrides), dtype=torch.float32)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            _config(model_type, overrides), dtype=torch.float32
+        )
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim == 1:
@@ -144,7 +146,7 @@ def tiny_model(model_type: str = "llama", seed: int = 0, **overrides: Any) -> Pr
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer of `VOCABULARY` tokens: three special ones, then one for each byte; BOS is added."""
+    """A byte-level tokenizer of `VOCABULARY` tokens: three special ones, one for each byte; adds BOS."""
     special = ["<pad>", "<bos>", "<eos>"]
     # ByteLevel writes each byte as one printable character; the 256 of them are its alphabet.
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -154,5 +156,9 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", BOS)])
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", model_max_length=512
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        model_max_length=512,
     )
