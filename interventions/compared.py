@@ -119,7 +119,8 @@ def state_log_probs(
 
 
 def _blocks(lens: Lens, scale: Tensor, budget: int) -> tuple[Tensor, ...]:
-    return torch.arange(len(scale), device=scale.device).split(lens.rows_within(budget))
+    blocks: tuple[Tensor, ...] = torch.arange(len(scale), device=scale.device).split(lens.rows_within(budget))
+    return blocks
 
 
 class Ranks:

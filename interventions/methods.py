@@ -42,6 +42,15 @@ METHODS: dict[str, str] = {
     "lape": "interventions.statistical:LAPE",
     "probe": "interventions.statistical:PROBE",
     "random": "interventions.statistical:RANDOM",
+    "log-probability-increase": "interventions.attribution:LOG_PROBABILITY_INCREASE",
+    "value-log-probability": "interventions.attribution:VALUE_LOG_PROBABILITY",
+    "probability-increase": "interventions.attribution:PROBABILITY_INCREASE",
+    "value-norm": "interventions.attribution:VALUE_NORM",
+    "coefficient": "interventions.attribution:COEFFICIENT",
+    "reciprocal-rank": "interventions.attribution:RECIPROCAL_RANK",
+    "coefficient-norm": "interventions.attribution:COEFFICIENT_NORM",
+    "coefficient-rank": "interventions.attribution:COEFFICIENT_RANK",
+    "direct-logit": "interventions.attribution:DIRECT_LOGIT",
 }
 
 
