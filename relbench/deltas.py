@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan, sqrt
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,26 @@ class Interval(NamedTuple):
     high: float
 
 
-class Pair(NamedTuple):
+class Question(Protocol):
+    """What pairing needs of a record: what identifies the question, and a name for messages."""
+
+    @property
+    def key(self) -> tuple[str, str, int, str, str, str]:
+        """Task, filter, document id, and lm-eval's document, prompt and target hashes."""
+
+    @property
+    def name(self) -> str:
+        """The question in a message."""
+
+
+Q = TypeVar("Q", bound=Question)
+
+
+class Pair(NamedTuple, Generic[Q]):
     """One question, asked without and with the intervention."""
 
-    before: Sample
-    after: Sample
+    before: Q
+    after: Q
 
 
 @dataclass(frozen=True)
@@ -62,8 +77,8 @@ class Delta:
     logprob: float
 
 
-def pair(before: Iterable[Sample], after: Iterable[Sample]) -> list[Pair]:
-    """Pair the samples of two runs by question; order does not matter.
+def pair(before: Iterable[Q], after: Iterable[Q]) -> list[Pair[Q]]:
+    """Pair the records of two runs by question; order does not matter.
 
     Raises:
         UserError: A question stands twice in one run, or in one run only; the first is named.
@@ -72,29 +87,29 @@ def pair(before: Iterable[Sample], after: Iterable[Sample]) -> list[Pair]:
     alone = sorted(first.keys() ^ second.keys())
     if alone:
         where = "the baseline" if alone[0] in first else "the intervention"
-        sample = first.get(alone[0]) or second[alone[0]]
+        question = first.get(alone[0]) or second[alone[0]]
         raise UserError(
-            f"{len(alone)} samples do not pair, such as {sample.fact_id} of {sample.task}, which only {where} "
-            "has; both runs need the same tasks, prompts and data"
+            f"{len(alone)} samples do not pair, such as {question.name}, which only {where} has; "
+            "both runs need the same tasks, prompts and data"
         )
     return [Pair(first[key], second[key]) for key in sorted(first)]
 
 
-def _by_key(samples: Iterable[Sample], run: str) -> dict[tuple[str, str, int, str, str, str], Sample]:
-    found: dict[tuple[str, str, int, str, str, str], Sample] = {}
-    for sample in samples:
-        if sample.key in found:
-            raise UserError(f"{run} has {sample.fact_id} of {sample.task} twice; keep one of them")
-        found[sample.key] = sample
+def _by_key(questions: Iterable[Q], run: str) -> dict[tuple[str, str, int, str, str, str], Q]:
+    found: dict[tuple[str, str, int, str, str, str], Q] = {}
+    for question in questions:
+        if question.key in found:
+            raise UserError(f"{run} has {question.name} twice; keep one of them")
+        found[question.key] = question
     return found
 
 
-def headline(pairs: Iterable[Pair]) -> list[Pair]:
+def headline(pairs: Iterable[Pair[Sample]]) -> list[Pair[Sample]]:
     """The pairs that headline numbers rest on: facts whose answer cannot be copied from the subject."""
     return [pair for pair in pairs if not pair.before.copyable]
 
 
-def delta_of(pairs: Sequence[Pair]) -> Delta:
+def delta_of(pairs: Sequence[Pair[Sample]]) -> Delta:
     """The change over `pairs`.
 
     Raises:
@@ -143,7 +158,7 @@ def paired_interval(both: int, only_before: int, only_after: int, neither: int) 
     p_after, p_before = (both + only_after) / n, (both + only_before) / n
     after, before = _wilson(both + only_after, n), _wilson(both + only_before, n)
     product = (both + only_before) * (only_after + neither) * (both + only_after) * (only_before + neither)
-    excess = both * neither - only_before * only_after
+    excess: float = both * neither - only_before * only_after
     # With the continuity correction of method 10 for positive correlation.
     excess = max(excess - n / 2, 0) if excess > 0 else excess
     phi = excess / sqrt(product) if product else 0.0
@@ -162,7 +177,7 @@ def _wilson(successes: int, n: int) -> Interval:
     return Interval(float(score.low), float(score.high))
 
 
-def mean_delta_interval(groups: Mapping[str, Sequence[Pair]], *, seed: int = 0) -> Interval:
+def mean_delta_interval(groups: Mapping[str, Sequence[Pair[Sample]]], *, seed: int = 0) -> Interval:
     """Bootstrap interval of the mean over relations of their delta, each relation counting the same.
 
     Subjects are resampled within each relation (10,000 draws); the relations themselves are fixed.
@@ -181,7 +196,7 @@ def mean_delta_interval(groups: Mapping[str, Sequence[Pair]], *, seed: int = 0) 
     return _percentiles(total / len(groups))
 
 
-def _resampled(pairs: Sequence[Pair], generator: np.random.Generator) -> NDArray[np.float64]:
+def _resampled(pairs: Sequence[Pair[Sample]], generator: np.random.Generator) -> NDArray[np.float64]:
     """Delta of one relation in each draw [draws], its subjects drawn with replacement."""
     subjects = sorted({pair.before.subject_id for pair in pairs})
     place = {subject: number for number, subject in enumerate(subjects)}
@@ -202,9 +217,9 @@ def _percentiles(values: NDArray[np.float64]) -> Interval:
     return Interval(float(low), float(high))
 
 
-def split_by(pairs: Iterable[Pair], key: Callable[[Sample], str]) -> dict[str, list[Pair]]:
+def split_by(pairs: Iterable[Pair[Sample]], key: Callable[[Sample], str]) -> dict[str, list[Pair[Sample]]]:
     """Pairs by a property of their question, in order of first appearance."""
-    groups: dict[str, list[Pair]] = {}
+    groups: dict[str, list[Pair[Sample]]] = {}
     for pair in pairs:
         groups.setdefault(key(pair.before), []).append(pair)
     return groups

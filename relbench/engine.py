@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from tqdm import tqdm
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 if TYPE_CHECKING:
-    from interventions.apply import Handle
     from torch import Tensor
     from transformers import PreTrainedModel
+
+    from interventions.apply import Handle
 
 # A forward call costs about this many tokens besides its own; groups that save less are merged.
 CALL_OVERHEAD_TOKENS = 24
@@ -155,7 +157,7 @@ def _partition(rows: list[Row]) -> list[Group]:
         if high - low == 1:
             return len(rows[low].tokens), [Group(0, members)]
         shared = min(common[low : high - 1])
-        together = shared + sum(len(row.tokens) - shared for row in members) + CALL_OVERHEAD_TOKENS
+        together: float = shared + sum(len(row.tokens) - shared for row in members) + CALL_OVERHEAD_TOKENS
         if depth >= MAX_DEPTH:
             return together, [Group(shared, members)]
         if shared < 2:
@@ -229,7 +231,9 @@ class _Runner:
         self.model = model
         self.handle = handle
         self.positions = positions
-        self.device = model.get_input_embeddings().weight.device
+        weight = model.get_input_embeddings().weight
+        assert isinstance(weight, torch.Tensor)
+        self.device = weight.device
         accepted = inspect.signature(model.forward).parameters
         self.takes_positions = "position_ids" in accepted
         # transformers renamed the argument within version 5.
@@ -247,7 +251,11 @@ class _Runner:
         with _select(self.unembedding, torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long)):
             arguments = {self.cache_argument: cache, "use_cache": True, **self._extra(ids, 0)}
             self.model(input_ids=ids, **arguments)
-        return [(layer.keys, layer.values) for layer in cache.layers]
+        pairs = []
+        for layer in cache.layers:
+            assert isinstance(layer, DynamicLayer) and layer.keys is not None and layer.values is not None
+            pairs.append((layer.keys, layer.values))
+        return pairs
 
     def batch(
         self, rows: Sequence[Row], prefix: int, cache: list[tuple[Tensor, Tensor]] | None

@@ -25,7 +25,7 @@ from relbench.models import resolve
 _log = logging.getLogger(__name__)
 
 
-class AnswerScore(tuple):  # type: ignore[type-arg]
+class AnswerScore(tuple):
     """lm-eval's `(log probability, is greedy)`, carrying the rank of the first answer token as well.
 
     A plain tuple to every other task: unpacking, comparing and serialising see two elements.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
-from interventions.apply import Intervention
+from interventions.apply import Intervention, Mode, Positions
 from interventions.artifact import kind_of
 from interventions.errors import UserError
 from interventions.masks import Mask, budget, top_k
@@ -79,8 +80,8 @@ def intervention_from_arguments(
         return None
     return Intervention(
         load_mask(str(mask), concept=concept, k=k, fraction=fraction),
-        mode=mode or "zero",
-        positions=positions or "all",
+        mode=cast(Mode, mode or "zero"),
+        positions=cast(Positions, positions or "all"),
         factor=factor,
         value=value,
         percentile=percentile,

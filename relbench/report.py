@@ -94,7 +94,7 @@ def make_report(directory: str | Path) -> Report:
     return Report(cells, rows)
 
 
-def _subsets(pairs: Sequence[Pair]) -> Iterator[tuple[str, list[Pair]]]:
+def _subsets(pairs: Sequence[Pair[Sample]]) -> Iterator[tuple[str, list[Pair[Sample]]]]:
     kept = headline(pairs)
     yield "headline", kept
     yield "seen", [p for p in kept if p.before.answer_seen]
@@ -103,8 +103,10 @@ def _subsets(pairs: Sequence[Pair]) -> Iterator[tuple[str, list[Pair]]]:
 
 
 def _controls(
-    treatment: Treatment, treatments: Sequence[Treatment], pairs: Mapping[str, Mapping[str, list[Pair]]]
-) -> list[list[Pair]]:
+    treatment: Treatment,
+    treatments: Sequence[Treatment],
+    pairs: Mapping[str, Mapping[str, list[Pair[Sample]]]],
+) -> list[list[Pair[Sample]]]:
     """Pairs on the treatment's own concept under each random mask of its size."""
     assert treatment.concept is not None
     return [
@@ -114,7 +116,9 @@ def _controls(
     ]
 
 
-def _row(treatment: Treatment, pairs: Mapping[str, list[Pair]], controls: Sequence[list[Pair]]) -> Row:
+def _row(
+    treatment: Treatment, pairs: Mapping[str, list[Pair[Sample]]], controls: Sequence[list[Pair[Sample]]]
+) -> Row:
     assert treatment.concept is not None and treatment.k is not None
     target = delta_of(headline(pairs[treatment.concept]))
     others = {name: headline(members) for name, members in pairs.items() if name != treatment.concept}

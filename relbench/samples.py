@@ -58,6 +58,11 @@ class Sample:
         """What two samples must share to be the same question."""
         return (self.task, self.filter, self.doc_id, self.doc_hash, self.prompt_hash, self.target_hash)
 
+    @property
+    def name(self) -> str:
+        """The question in a message."""
+        return f"{self.fact_id} of {self.task}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return asdict(self)

@@ -10,10 +10,11 @@ from interventions.files import sha256_json
 from relbench.prompts import concept, prompts
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from interventions.model_id import ModelId
     from interventions.prompts import Prompt
     from interventions.scores import Scores
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ N_SHOTS = 8
 SHARES = {"detect": 0.45, "tune": 0.10, "eval": 0.45}
 # Share of a relation's answers that only eval facts may have.
 HELD_OUT_ANSWERS = 1 / 3
+# An answer with more than this share of a relation's eval facts is not held out.
+MAX_HELD_OUT = 0.15
 
 
 def registry_path() -> Path:
@@ -151,6 +153,9 @@ class _Plan:
                 clusters = {self.cluster[fact.subject_id] for fact in by_answer[answer]}
                 if any(self.split.get(cluster, "eval") != "eval" for cluster in clusters):
                     continue
+                # A common answer held out would make eval unbalanced.
+                if len(by_answer[answer]) > MAX_HELD_OUT * self._target(name, "eval"):
+                    continue
                 new = sorted(cluster for cluster in clusters if cluster not in self.split)
                 if not self._room_in_eval(new):
                     continue
@@ -167,18 +172,33 @@ class _Plan:
         )
 
     def fill(self) -> None:
-        """Everything else goes where its relations lack most."""
+        """Everything else goes where its relations, and its answers in them, lack most."""
+        wanted = self._answers_wanted()
         for cluster in self.order:
             if cluster in self.split:
                 continue
+            members = self.members[cluster]
 
-            def lack(split: str, cluster: str = cluster) -> float:
-                return sum(
-                    1 - self.count[name][split] / self._target(name, split)
-                    for name, _ in self.members[cluster]
-                )
+            def lack(split: str, members: list[tuple[str, Fact]] = members) -> float:
+                of_relation = (1 - self.count[n][split] / self._target(n, split) for n, _ in members)
+                of_answer = ((left := wanted[n, f.answer_id][split]) / (abs(left) + 1) for n, f in members)
+                return sum(of_relation) + sum(of_answer)
 
-            self._set(cluster, max(SHARES, key=lack))
+            best = max(SHARES, key=lack)
+            self._set(cluster, best)
+            for name, fact in members:
+                wanted[name, fact.answer_id][best] -= 1
+
+    def _answers_wanted(self) -> dict[tuple[str, str], dict[str, float]]:
+        """How many facts of each (relation, answer) each split should still get, so that answers spread alike."""
+        wanted = {}
+        for name, facts in self.facts.items():
+            room = {split: max(self._target(name, split) - self.count[name][split], 0.0) for split in SHARES}
+            total = sum(room.values()) or 1.0
+            free = Counter(f.answer_id for f in facts if self.cluster[f.subject_id] not in self.split)
+            for answer, number in free.items():
+                wanted[name, answer] = {split: number * room[split] / total for split in SHARES}
+        return wanted
 
     def by_subject(self) -> dict[str, str]:
         return {subject: self.split[cluster] for subject, cluster in self.cluster.items()}

