@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from interventions.errors import UserError
 from interventions.files import sha256_json
 from interventions.fold import Fold, folded_identity, is_folded, raw_positions
-from interventions.masks import Mask
+from interventions.mask import Mask
 from interventions.model_id import ModelId
 from interventions.scores import Floats
-from interventions.units import Site, module_of, refuse_shared_modules
+from interventions.units import Site, base_model, layout_of, module_of, refuse_shared_modules
 
 if TYPE_CHECKING:
     import torch
@@ -177,6 +177,39 @@ class Handle:
                 f"handle.position_mask has shape {list(mask.shape)}, the forward pass {list(shape)}"
             )
         return mask.reshape(shape)
+
+    @contextmanager
+    def generating(self, prompt_width: int) -> Iterator[None]:
+        """Set `position_mask` by itself in each forward pass of the block, for `model.generate`.
+
+        The first `prompt_width` tokens of each row are the context, the rest the continuation, with or
+        without a KV cache. Prompts must end together (pad on the left); padding counts as context, which
+        is harmless.
+
+        Args:
+            prompt_width: `input_ids.shape[1]` of what `generate` is given.
+        """
+        import torch
+
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            ids = args[0] if args else kwargs.get("input_ids")
+            ids = kwargs["inputs_embeds"] if ids is None else ids
+            # transformers renamed the argument within version 5.
+            cache = kwargs.get("cache", kwargs.get("past_key_values"))
+            past = int(cache.get_seq_length()) if cache is not None else 0
+            position = torch.arange(past, past + ids.shape[1], device=ids.device).expand(ids.shape[:2])
+            self.position_mask = {
+                "context": position < prompt_width,
+                "last_context": position == prompt_width - 1,
+                "continuation": position >= prompt_width,
+            }
+
+        hook = base_model(self.model).register_forward_pre_hook(before, with_kwargs=True)
+        try:
+            yield
+        finally:
+            hook.remove()
+            self.position_mask = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,7 +380,7 @@ def _op(model: Any, plan: _Plan, site: Site, units: NDArray[np.int32]) -> _Op:
     values = plan.what.replacements(site)
     return _Op(
         site=site,
-        raw=raw_positions(model, slot, site, units),
+        raw=raw_positions(layout_of(model), slot, site.kind, units),
         factor=plan.what.multiplier,
         values=None if values is None else values[plan.kept[site]],
         positions=plan.what.positions,

@@ -261,12 +261,21 @@ def family_of(config: Any) -> Family:
             f"{model_type} is a mixture-of-experts model; its experts' neurons are not addressed yet, "
             "use a dense model"
         )
+    family = family_named(str(model_type))
+    if model_type == "bloom" and getattr(config, "slow_but_exact", False) and config.pretraining_tp > 1:
+        raise UserError("BLOOM with slow_but_exact bypasses its linear modules; set slow_but_exact=False")
+    return family
+
+
+def family_named(model_type: str) -> Family:
+    """The table entry of a `model_type`.
+
+    Raises:
+        UserError: There is none; the message says what a new entry needs.
+    """
     if model_type not in FAMILIES:
         raise UserError(
             f"unknown architecture {model_type!r}: interventions/families.py has no entry that says where "
             f"its units, norms and unembedding are; known: {', '.join(FAMILIES)}"
         )
-    family = FAMILIES[model_type]
-    if model_type == "bloom" and getattr(config, "slow_but_exact", False) and config.pretraining_tp > 1:
-        raise UserError("BLOOM with slow_but_exact bypasses its linear modules; set slow_but_exact=False")
-    return family
+    return FAMILIES[model_type]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from interventions.errors import UserError
 from interventions.families import Slot
-from interventions.units import Site, base_model, layout_of, module_of, raw_indices
+from interventions.units import Site, UnitLayout, base_model, layout_of, module_of, raw_indices
 
 if TYPE_CHECKING:
     import torch
@@ -87,7 +87,9 @@ class Fold:
             raise UserError(f"cannot fold a mask into the weights: {reason}; use hooks")
         found, slot = module_of(self._model, site)
         module = cast("nn.Linear", found)  # or Conv1D, which has the same attributes
-        index = torch.as_tensor(raw_positions(self._model, slot, site, units), device=module.weight.device)
+        index = torch.as_tensor(
+            raw_positions(self._layout, slot, site.kind, units), device=module.weight.device
+        )
         rows = out_dim(module)
         assert rows is not None
         self._scale(module.weight, rows if slot.side == "output" else 1 - rows, index, factor)
@@ -152,9 +154,9 @@ def out_dim(module: nn.Module) -> int | None:
     return {nn.Linear: 0, Conv1D: 1}.get(type(module))
 
 
-def raw_positions(model: Any, slot: Slot, site: Site, units: NDArray[np.int32]) -> NDArray[np.int64]:
+def raw_positions(layout: UnitLayout, slot: Slot, kind: str, units: NDArray[np.int32]) -> NDArray[np.int64]:
     """Where canonical units sit on their side of the module."""
-    raw = raw_indices(layout_of(model), slot, site.kind)
+    raw = raw_indices(layout, slot, kind)
     wide = units.astype(np.int64)
     return wide + (raw.start or 0) if isinstance(raw, slice) else raw[wide]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ class Scores:
         by_site = self.references[name]
         return {site: array if array.ndim == plain else array[index] for site, array in by_site.items()}
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the content: values, concepts, model weights, method, parameters, data and seed."""
         return artifact.content_digest(self._header(), self._tensors())
