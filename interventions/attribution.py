@@ -7,226 +7,31 @@ is contrasted with the other concepts', which takes away what answers and genera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
-from interventions import compared, importance
-from interventions.aggregate import AGGREGATIONS, CONTRASTS, Summary, contrasted, per_prompt
+from interventions import compared, scorers
+from interventions.aggregate import Summary, contrasted, per_prompt
+from interventions.attribution_options import Options
+from interventions.counterfactuals import counterfactuals
 from interventions.errors import UserError
-from interventions.lens import Lens, lens_of
+from interventions.lens import lens_of
 from interventions.methods import MethodResult
-from interventions.prefix import Prefix
-from interventions.readouts import Batch, Encoded, batches, encode
-from interventions.stream import WRITING_KINDS, Stream, Write, read_stream, writes_of
+from interventions.readouts import Encoded, encode
+from interventions.scorers import Scorer, Setting, reads
+from interventions.stream import WRITING_KINDS, writes_of
 from interventions.units import Site
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from interventions.prompts import Prompt
-
-FORMS = ("first-order", "exact", "exact-top")
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of the attribution methods; `Options.parse` reads them from a mapping.
-
-    Attributes:
-        form: Of the log-probability increase: "first-order" (all units, cheap), "exact" (all units),
-            "exact-top" (each prompt's exact top `top`, 0 elsewhere).
-        tokens: "all": scores summed over the answer's tokens; "first": its first token only.
-        answer: "gold", or "predicted": the model's most probable next token, whatever the answer.
-        aggregate: One of `AGGREGATIONS`.
-        top: K of "frequency" and "exact-top".
-        contrast: One of `CONTRASTS`.
-        peers: Concept → the concepts it is contrasted with; None for all other concepts that have prompts.
-        correct_only: Leave out prompts whose greedy continuation is no accepted answer.
-        batch_size: Prompts of a forward pass.
-        budget_mib: Memory that vocabulary-sized blocks may take.
-        steps: Steps of integrated gradients.
-        counterfactual_positions: Of attribution patching: "last", or "all" between prompts of equal length.
-    """
-
-    form: str = "first-order"
-    tokens: str = "all"
-    answer: str = "gold"
-    aggregate: str = "mean"
-    top: int = 300
-    contrast: str = "others"
-    peers: Mapping[str, Sequence[str]] | None = None
-    correct_only: bool = False
-    batch_size: int = 16
-    budget_mib: int = 256
-    steps: int = 20
-    counterfactual_positions: str = "last"
-
-    @classmethod
-    def parse(cls, options: Mapping[str, object]) -> Options:
-        """Options from names and values; text values are converted.
-
-        Raises:
-            UserError: Unknown option, or a value that is not allowed.
-        """
-        known = {item.name: item for item in fields(cls)}
-        values: dict[str, Any] = {}
-        for raw, value in options.items():
-            name = raw.replace("-", "_")
-            if name not in known:
-                raise UserError(f"unknown option {raw!r}; attribution methods take {', '.join(known)}")
-            values[name] = _convert(name, value, known[name].default)
-        parsed = cls(**values)
-        for name, allowed in _ALLOWED.items():
-            if getattr(parsed, name) not in allowed:
-                raise UserError(f"{name} is {getattr(parsed, name)!r}; choose one of {', '.join(allowed)}")
-        return parsed
-
-    @property
-    def budget(self) -> int:
-        """`budget_mib` in bytes."""
-        return self.budget_mib * 2**20
-
-
-_ALLOWED = {
-    "form": FORMS,
-    "tokens": ("all", "first"),
-    "answer": ("gold", "predicted"),
-    "aggregate": AGGREGATIONS,
-    "contrast": CONTRASTS,
-    "counterfactual_positions": ("last", "all"),
-}
-
-
-def _convert(name: str, value: object, default: object) -> object:
-    if isinstance(default, bool):
-        words = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
-        if isinstance(value, bool):
-            return value
-        if str(value).lower() in words:
-            return words[str(value).lower()]
-        raise UserError(f"{name} is {value!r}; write true or false")
-    if isinstance(default, int):
-        try:
-            number = int(str(value))
-        except ValueError:
-            number = 0
-        if number < 1:
-            raise UserError(f"{name} is {value!r}; it must be a whole number, at least 1")
-        return number
-    return value
-
-
-@dataclass
-class Setting:
-    """What a scorer has at hand: made once for a run.
-
-    Attributes:
-        model: The model.
-        lens: Its lens.
-        writes: For each kind that is scored, the writes of every layer.
-        options: The options.
-        ranks: Token ranks, for the kinds that a method asked them of.
-    """
-
-    model: PreTrainedModel
-    lens: Lens
-    writes: dict[str, list[Write]]
-    options: Options
-    ranks: dict[str, compared.Ranks] = field(default_factory=dict)
-
-    def rank(self, kind: str) -> compared.Ranks:
-        """The token ranks of a kind."""
-        if kind not in self.ranks:
-            self.ranks[kind] = compared.Ranks(self.lens, self.writes[kind], budget=self.options.budget)
-        return self.ranks[kind]
-
-
-@dataclass(frozen=True)
-class Read:
-    """One batch after its forward pass: what a scorer scores.
-
-    Attributes:
-        batch: The batch.
-        stream: The stream at its R readouts.
-        targets: `[R]`, the tokens that are explained.
-        prefix: The shared beginning of its rows, or None.
-        prompts: Index, among all prompts, of each row.
-    """
-
-    batch: Batch
-    stream: Stream
-    targets: Tensor
-    prefix: Prefix | None
-
-
-# (setting, what was read) → for each kind [L, R, units].
-Scorer = Callable[[Setting, Read], dict[str, Tensor]]
-
-
-def static_scorer(name: str) -> Scorer:
-    """The scorer of a score in `compared`."""
-
-    def score(setting: Setting, read: Read) -> dict[str, Tensor]:
-        found = {}
-        for kind, writes in setting.writes.items():
-            if name in compared.RANKED:
-                found[kind] = compared.RANKED[name](read.stream, kind, read.targets, setting.rank(kind))
-            else:
-                found[kind] = compared.STATIC[name](
-                    setting.lens, read.stream, writes, kind, read.targets, budget=setting.options.budget
-                )
-        return found
-
-    return score
-
-
-def log_probability_increase(setting: Setting, read: Read) -> dict[str, Tensor]:
-    """Log-probability increase in the form that the options ask for; see `importance`."""
-    lens, stream, targets, options = setting.lens, read.stream, read.targets, setting.options
-    found = {}
-    for kind, writes in setting.writes.items():
-        if options.form == "first-order":
-            found[kind] = importance.first_order(lens, stream, writes, kind, targets, budget=options.budget)
-        elif options.form == "exact":
-            found[kind] = importance.exact(lens, stream, writes, kind, targets, budget=options.budget)
-        else:
-            best = importance.top(lens, stream, writes, kind, targets, options.top, budget=options.budget)
-            scores = torch.zeros(len(writes), len(targets), len(writes[0].vectors), dtype=lens.dtype)
-            scores = scores.to(targets.device)
-            for readout, top in enumerate(best):
-                scores[top.layers, readout, top.units] = top.values
-            found[kind] = scores
-    return found
-
-
-def reads(
-    setting: Setting, encoded: Sequence[Encoded], groups: Sequence[str], *, progress: bool = False
-) -> Iterator[Read]:
-    """Run the model over sequences and hand out what was read, batch by batch, each group's beginning run
-    once."""
-    model, options = setting.model, setting.options
-    prefix: Prefix | None = None
-    bar = tqdm(total=len(encoded), desc="prompts", disable=None if progress else True)
-    with bar:
-        for batch in batches(encoded, groups, batch_size=options.batch_size, device=model.device):
-            if not batch.shared:
-                prefix = None
-            elif prefix is None or prefix.ids != batch.shared:
-                prefix = Prefix(model, batch.shared)
-            cache = None if prefix is None else prefix.expand(len(batch.members))
-            stream = read_stream(model, batch.input_ids, batch.readouts, cache=cache)
-            targets = batch.readouts.targets
-            if options.answer == "predicted":
-                targets = setting.lens.logits(stream.final).argmax(-1)
-            yield Read(batch, stream, targets, prefix)
-            bar.update(len(batch.members))
 
 
 def answered_correctly(
@@ -324,8 +129,13 @@ class Attribution:
         prompts = [prompt for prompt in prompts if prompt.concept in wanted]
         first_only = chosen.tokens == "first" or chosen.answer == "predicted"
         encoded = [encode(tokenizer, prompt.text, prompt.answer, first_only=first_only) for prompt in prompts]
+        stand_ins: list[Encoded] = []
+        if self.name == "attribution-patching":
+            prompts, encoded, stand_ins, dropped = self._with_counterfactuals(prompts, encoded, chosen, seed)
+            notes |= {"prompts_without_counterfactual": dropped}
         lens = lens_of(model)
-        setting = Setting(model, lens, {kind: writes_of(model, kind) for kind in kinds}, chosen)
+        by_kind = {kind: writes_of(model, kind) for kind in kinds}
+        setting = Setting(model, lens, by_kind, chosen, encoded=encoded, counterfactuals=stand_ins)
         if self.name in compared.RANKED and chosen.answer == "gold":
             for kind in kinds:
                 setting.rank(kind).add(token for item in encoded for token in item.targets)
@@ -361,6 +171,28 @@ class Attribution:
         correct = answered_correctly(model, tokenizer, prompts, batch_size=options.batch_size)
         kept = [prompt for prompt, right in zip(prompts, correct, strict=True) if right]
         return kept, {"prompts_before_correct_only": _counts(prompts)}
+
+    def _with_counterfactuals(
+        self, prompts: Sequence[Prompt], encoded: Sequence[Encoded], options: Options, seed: int
+    ) -> tuple[list[Prompt], list[Encoded], list[Encoded], int]:
+        """Prompts that have a counterfactual, their tokens and its tokens, and how many have none."""
+        present = list(dict.fromkeys(prompt.concept for prompt in prompts))
+        allowed = {concept: [other for other in present if other != concept] for concept in present}
+        found = counterfactuals(prompts, encoded, dict(options.peers or allowed), seed=seed)
+        everywhere = options.counterfactual_positions == "all"
+        kept = [
+            (prompt, own, other)
+            for prompt, own, other in zip(prompts, encoded, found, strict=True)
+            if other is not None and (not everywhere or len(other.ids) == len(own.ids))
+        ]
+        for concept in present:
+            if not any(prompt.concept == concept for prompt, _, _ in kept):
+                length = " of equal length in tokens" if everywhere else ""
+                raise UserError(
+                    f"no prompt of {concept} has a counterfactual{length} among the other concepts; "
+                    "score more relations together, or take counterfactual_positions=last"
+                )
+        return [k[0] for k in kept], [k[1] for k in kept], [k[2] for k in kept], len(prompts) - len(kept)
 
     def _peers(
         self, prompts: Sequence[Prompt], concepts: Sequence[str], options: Options
@@ -423,7 +255,7 @@ class Attribution:
         encoded: Sequence[Encoded],
         peers: Mapping[str, Sequence[str]],
     ) -> dict[str, Any]:
-        used = asdict(replace(options, peers=None))
+        used = asdict(options)
         for name in ("peers", "budget_mib"):
             del used[name]
         if self.name != "log-probability-increase":
@@ -458,12 +290,15 @@ def _array(values: Tensor) -> NDArray[np.float32]:
     return array
 
 
-LOG_PROBABILITY_INCREASE = Attribution("log-probability-increase", log_probability_increase)
-VALUE_LOG_PROBABILITY = Attribution("value-log-probability", static_scorer("value-log-probability"))
-PROBABILITY_INCREASE = Attribution("probability-increase", static_scorer("probability-increase"))
-VALUE_NORM = Attribution("value-norm", static_scorer("value-norm"))
-COEFFICIENT = Attribution("coefficient", static_scorer("coefficient"))
-COEFFICIENT_NORM = Attribution("coefficient-norm", static_scorer("coefficient-norm"))
-DIRECT_LOGIT = Attribution("direct-logit", static_scorer("direct-logit"))
-RECIPROCAL_RANK = Attribution("reciprocal-rank", static_scorer("reciprocal-rank"))
-COEFFICIENT_RANK = Attribution("coefficient-rank", static_scorer("coefficient-rank"))
+LOG_PROBABILITY_INCREASE = Attribution("log-probability-increase", scorers.log_probability_increase)
+VALUE_LOG_PROBABILITY = Attribution("value-log-probability", scorers.static_scorer("value-log-probability"))
+PROBABILITY_INCREASE = Attribution("probability-increase", scorers.static_scorer("probability-increase"))
+VALUE_NORM = Attribution("value-norm", scorers.static_scorer("value-norm"))
+COEFFICIENT = Attribution("coefficient", scorers.static_scorer("coefficient"))
+COEFFICIENT_NORM = Attribution("coefficient-norm", scorers.static_scorer("coefficient-norm"))
+DIRECT_LOGIT = Attribution("direct-logit", scorers.static_scorer("direct-logit"))
+RECIPROCAL_RANK = Attribution("reciprocal-rank", scorers.static_scorer("reciprocal-rank"))
+COEFFICIENT_RANK = Attribution("coefficient-rank", scorers.static_scorer("coefficient-rank"))
+GRADIENT_ACTIVATION = Attribution("gradient-activation", scorers.gradient_activation)
+INTEGRATED_GRADIENTS = Attribution("integrated-gradients", scorers.integrated_gradients)
+ATTRIBUTION_PATCHING = Attribution("attribution-patching", scorers.attribution_patching)

@@ -50,6 +50,9 @@ METHODS: dict[str, str] = {
     "reciprocal-rank": "interventions.attribution:RECIPROCAL_RANK",
     "coefficient-norm": "interventions.attribution:COEFFICIENT_NORM",
     "coefficient-rank": "interventions.attribution:COEFFICIENT_RANK",
+    "gradient-activation": "interventions.attribution:GRADIENT_ACTIVATION",
+    "integrated-gradients": "interventions.attribution:INTEGRATED_GRADIENTS",
+    "attribution-patching": "interventions.attribution:ATTRIBUTION_PATCHING",
     "direct-logit": "interventions.attribution:DIRECT_LOGIT",
 }
 

@@ -31,13 +31,16 @@ class Prefix:
     It must be made under the same interventions as the rows that continue it.
     """
 
-    def __init__(self, model: PreTrainedModel, ids: Sequence[int]) -> None:
+    def __init__(self, model: PreTrainedModel, ids: Sequence[int], *, start: Prefix | None = None) -> None:
+        """Run `ids`, or only what follows in them after the prefix `start`."""
         from transformers import DynamicCache
 
         self.ids = tuple(ids)
-        self._cache = DynamicCache(config=model.config)
-        with torch.no_grad():
-            forward(model, torch.tensor([self.ids], device=model.device), self._cache)
+        self._cache = DynamicCache(config=model.config) if start is None else start.expand(1)
+        rest = self.ids[0 if start is None else len(start) :]
+        if rest:
+            with torch.no_grad():
+                forward(model, torch.tensor([rest], device=model.device), self._cache)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -130,6 +130,11 @@ def batches(
             yield _batch(encoded, members[start : start + batch_size], shared, device)
 
 
+def whole_rows(encoded: Sequence[Encoded], device: torch.device) -> Batch:
+    """All sequences as one batch, in their order and with nothing left out."""
+    return _batch(encoded, list(range(len(encoded))), (), device)
+
+
 def _batch(
     encoded: Sequence[Encoded], members: list[int], shared: tuple[int, ...], device: torch.device
 ) -> Batch:

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from interventions import importance
-from interventions.attribution import Options, answered_correctly
+from interventions.attribution import answered_correctly
+from interventions.attribution_options import Options
 from interventions.errors import UserError
 from interventions.lens import lens_of
 from interventions.methods import get_method
