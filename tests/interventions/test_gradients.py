@@ -155,9 +155,9 @@ def test_gradient_activation_sums_over_the_answers_tokens():
         handle.remove()
         return sum(log_probs[p - 1, ids[p]].item() for p in range(len(context), len(ids)))
 
-    slope = (answer_log_prob(1.001) - answer_log_prob(0.999)) / 0.002
+    slope = (answer_log_prob(1.05) - answer_log_prob(0.95)) / 0.1
     values = [found.values[site] for site in found.values if site.layer == 1]
-    assert values[0][0, 5] == pytest.approx(slope, rel=1e-3)
+    assert values[0][0, 5] == pytest.approx(slope, rel=1e-2)
 
 
 def test_patching_draws_by_seed_and_reports_prompts_without_counterfactual():
