@@ -346,5 +346,5 @@ STATISTICS: dict[str, Statistic] = {
         options={"activity_quantile": 0.95},
         finish=lape_scores,
     ),
-    "probe": Statistic(probe, options={"strength": 1.0}, whole=True),
+    "probe": Statistic(probe, options={"strength": 1.0, "seed": 0}, whole=True),
 }

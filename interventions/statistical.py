@@ -1,0 +1,287 @@
+"""Scoring methods that compare responses: which units tell a concept's prompts from the others.
+
+One pass of the model pools the responses of all units; a statistic then scores every unit for every concept.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from interventions import stability
+from interventions.contrasts import Contrast, make_contrasts, negatives_of, seeded
+from interventions.errors import UserError
+from interventions.memory import parse_memory
+from interventions.methods import MethodResult
+from interventions.responses import collect, tokenize
+from interventions.statistical_options import Options
+from interventions.statistical_run import Run, Values, flat
+from interventions.statistics import STATISTICS, Statistic, random
+from interventions.units import layout_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from interventions.prompts import Prompt
+
+# Share of k from which on ties at rank k are worth a warning.
+MANY_TIES = 0.05
+
+
+@dataclass(frozen=True)
+class StatisticalMethod:
+    """A scoring method over a statistic of responses.
+
+    Attributes:
+        name: The method's name, also the statistic's in `STATISTICS`.
+        template: Default prompt template.
+        shots: Default number of few-shot examples: none, since they restate the relation in every prompt.
+    """
+
+    name: str
+    template: str = "question"
+    shots: int = 0
+
+    @property
+    def statistic(self) -> Statistic:
+        """The statistic."""
+        return STATISTICS[self.name]
+
+    def score(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        prompts: Sequence[Prompt],
+        concepts: Sequence[str],
+        *,
+        kinds: tuple[str, ...],
+        seed: int = 0,
+        options: Mapping[str, object] | None = None,
+        progress: bool = False,
+    ) -> MethodResult:
+        """Scores of every unit of `kinds` for `concepts`; see `Options`.
+
+        Several processes (torchrun) share the work, and each returns the whole result.
+
+        Returns:
+            Values; as references `mean` (mean response to the negatives, each of their concepts counting
+            the same), `percentile-<p>` (of the positives), `mean_abs` (mean |response| to all prompts),
+            `samples`, and `selection_frequency` when bootstrapping; as parameters the options and
+            what was found out on the way.
+
+        Raises:
+            UserError: Unknown option or kind; too few positives or negatives; what `collect` refuses.
+        """
+        chosen = Options.parse(options or {}, self.statistic.options)
+        chosen = replace(chosen, pooling=chosen.pooling or self.statistic.pooling)
+        if "seed" in chosen.statistic:
+            chosen = replace(chosen, statistic={**chosen.statistic, "seed": seed})
+        before = Counter(prompt.concept for prompt in prompts)
+        prompts = _wanted(prompts, concepts, chosen)
+        if chosen.correct_only:
+            prompts = _correct(model, tokenizer, prompts, concepts, before)
+        plain, contrasts = self._contrasts(tokenizer, prompts, concepts, chosen, seed)
+        sites = layout_of(model).sites(kinds)
+        k = chosen.k or max(1, layout_of(model).count(kinds) // 100)
+        parameters = _parameters(chosen, prompts, before, concepts, contrasts)
+        with collect(
+            model,
+            tokenizer,
+            prompts,
+            sites,
+            pooling=str(chosen.pooling),
+            dtype=chosen.dtype,
+            memory=parse_memory(chosen.memory),
+            store=chosen.store,
+            progress=progress,
+        ) as responses:
+            run = Run(self.statistic, responses, len(concepts), chosen, model.device)
+            values = run.scores(contrasts)
+            _refuse_constant(values, run)
+            references = run.references(prompts, concepts, contrasts, seed) if chosen.references else {}
+            if chosen.bootstrap:
+                frequency, overlaps = run.stability(contrasts, prompts, k, seed)
+                references["selection_frequency"] = frequency
+                parameters["stability"] = {
+                    "replicates": chosen.bootstrap,
+                    "k": k,
+                    "overlap": dict(zip(concepts, overlaps, strict=True)),
+                }
+            if contrasts is not plain:
+                parameters["balance_overlap"] = _overlaps(values, run.scores(plain), concepts, k)
+        parameters |= {"k": k, "ties": _ties(self.name, values, concepts, k)}
+        return MethodResult(values=values, references=references, parameters=parameters)
+
+    def _contrasts(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompts: Sequence[Prompt],
+        concepts: Sequence[str],
+        options: Options,
+        seed: int,
+    ) -> tuple[list[Contrast], list[Contrast]]:
+        """Contrasts without balancing and with it; the same list when nothing is balanced."""
+        lengths = [len(tokens.ids) for tokens in tokenize(tokenizer, prompts, "mean")]
+        ratio = options.negatives_per_positive
+        plain, balanced = (
+            make_contrasts(
+                prompts,
+                concepts,
+                negatives=options.negatives,
+                ratio=ratio,
+                balance=balance,
+                lengths=lengths,
+                seed=seed,
+                least=self.statistic.least,
+            )
+            for balance in ("none", options.balance)
+        )
+        return (plain, plain) if options.balance == "none" else (plain, balanced)
+
+
+def _wanted(prompts: Sequence[Prompt], concepts: Sequence[str], options: Options) -> list[Prompt]:
+    """The prompts of the concepts and of their negatives."""
+    present = {prompt.concept for prompt in prompts}
+    negatives = negatives_of(concepts, present, options.negatives)
+    needed = set(concepts).union(*negatives)
+    return [prompt for prompt in prompts if prompt.concept in needed]
+
+
+def _correct(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    concepts: Sequence[str],
+    before: Mapping[str, int],
+) -> list[Prompt]:
+    from interventions.attribution import answered_correctly
+
+    correct = answered_correctly(model, tokenizer, prompts)
+    kept = [prompt for prompt, right in zip(prompts, correct, strict=True) if right]
+    left = {prompt.concept for prompt in kept}
+    for concept in concepts:
+        if before.get(concept) and concept not in left:
+            raise UserError(
+                f"the model answers none of the {before[concept]} prompts of {concept} correctly; "
+                "score it with correct_only=false, more few-shot examples, or a stronger model"
+            )
+    return kept
+
+
+def _parameters(
+    options: Options,
+    prompts: Sequence[Prompt],
+    before: Mapping[str, int],
+    concepts: Sequence[str],
+    contrasts: Sequence[Contrast],
+) -> dict[str, Any]:
+    """What was used, as plain JSON values. Where responses are kept, and how much memory, changes nothing."""
+    used: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in ("pooling", "dtype", "negatives_per_positive", "correct_only", "balance")
+    }
+    used |= options.statistic
+    kept = Counter(prompt.concept for prompt in prompts)
+    used["prompts"] = dict(kept)
+    if options.correct_only:
+        used["prompts_before_correct_only"] = dict(before)
+    if options.negatives is not None:
+        used["negatives"] = {
+            concept: sorted(set(options.negatives[concept]) & kept.keys()) for concept in concepts
+        }
+    counts = {}
+    for contrast in contrasts:
+        for label, number in enumerate(contrast.concepts):
+            positives = int((contrast.labels == label).sum())
+            counts[concepts[number]] = [positives, len(contrast.labels) - positives]
+    used["positives_negatives"] = {concept: counts[concept] for concept in concepts}
+    return used
+
+
+def _refuse_constant(values: Values, run: Run) -> None:
+    if run.constant:
+        raise UserError(
+            "every unit responds the same to every prompt, so nothing tells concepts apart; "
+            "check the prompts and the pooling"
+        )
+
+
+def _overlaps(values: Values, plain: Values, concepts: Sequence[str], k: int) -> dict[str, float]:
+    """Jaccard overlap of the top k with and without balancing."""
+    return {
+        concept: round(
+            stability.jaccard(
+                stability.top_k(flat(values, number), k), stability.top_k(flat(plain, number), k)
+            ),
+            6,
+        )
+        for number, concept in enumerate(concepts)
+    }
+
+
+def _ties(name: str, values: Values, concepts: Sequence[str], k: int) -> dict[str, int]:
+    """Units that tie at rank k; warns when they are many."""
+    ties = {concept: stability.ties_at(flat(values, number), k) for number, concept in enumerate(concepts)}
+    worst = max(ties, key=lambda concept: ties[concept])
+    if ties[worst] > max(1, MANY_TIES * k):
+        warnings.warn(
+            f"{name}: {ties[worst]} units tie at rank {k} for {worst}; which of them a mask takes is "
+            "arbitrary: use zero-shot prompts, more facts, or another k",
+            stacklevel=3,
+        )
+    return ties
+
+
+@dataclass(frozen=True)
+class RandomMethod:
+    """Scores that look at nothing: uniform numbers. A control; the same options as the other methods."""
+
+    name: str = "random"
+    template: str = "question"
+    shots: int = 0
+
+    def score(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        prompts: Sequence[Prompt],
+        concepts: Sequence[str],
+        *,
+        kinds: tuple[str, ...],
+        seed: int = 0,
+        options: Mapping[str, object] | None = None,
+        progress: bool = False,
+    ) -> MethodResult:
+        """Uniform scores in [0, 1); a unit's depends on the seed and the concept's name.
+
+        Raises:
+            UserError: Unknown option or kind.
+        """
+        Options.parse(options or {}, {})
+        layout = layout_of(model)
+        sites = layout.sites(kinds)
+        rows = []
+        for concept in concepts:
+            drawn = int(seeded(seed, f"random:{concept}").integers(2**62))
+            rows.append(random(1, layout.count(kinds), torch.Generator().manual_seed(drawn))[0].numpy())
+        bounds = np.cumsum([layout.size(site.kind) for site in sites])[:-1]
+        values = dict(zip(sites, np.split(np.stack(rows), bounds, axis=1), strict=True))
+        return MethodResult(values=values)
+
+
+AVERAGE_PRECISION = StatisticalMethod("average-precision")
+AUROC = StatisticalMethod("auroc")
+MEAN_DIFFERENCE = StatisticalMethod("mean-difference")
+COHENS_D = StatisticalMethod("cohens-d")
+WELCH_T = StatisticalMethod("welch-t")
+POINT_BISERIAL = StatisticalMethod("point-biserial")
+MUTUAL_INFORMATION = StatisticalMethod("mutual-information")
+LAPE = StatisticalMethod("lape")
+PROBE = StatisticalMethod("probe")
+RANDOM = RandomMethod()
