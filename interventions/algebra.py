@@ -15,7 +15,12 @@ from interventions.scores import Floats
 from interventions.units import Site, UnitLayout
 
 
-def _same_model(masks: Sequence[Mask]) -> ModelId:
+def same_model(masks: Sequence[Mask]) -> ModelId:
+    """The model that all masks are of.
+
+    Raises:
+        UserError: They are of two models.
+    """
     first = masks[0].model
     for mask in masks[1:]:
         if not first.fits(mask.model):
@@ -35,7 +40,7 @@ def _combined(
 ) -> Mask:
     if not masks:
         raise UserError(f"{operation} needs at least one mask")
-    model = _same_model(masks)
+    model = same_model(masks)
     empty = np.zeros(0, np.int32)
     units = dict(masks[0].units)
     for mask in masks[1:]:
@@ -150,6 +155,6 @@ def overlap(first: Mask, second: Mask) -> int:
     Raises:
         UserError: The masks are of two models.
     """
-    _same_model([first, second])
+    same_model([first, second])
     both = first.units.keys() & second.units.keys()
     return sum(np.intersect1d(first.units[s], second.units[s], assume_unique=True).size for s in both)

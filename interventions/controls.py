@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from interventions.algebra import same_model
 from interventions.errors import UserError
 from interventions.mask import Indices, Mask, layout_for
 from interventions.model_id import ModelId
@@ -26,6 +27,7 @@ def random_like(
     disjoint: bool = False,
     contribution: Mapping[Site, Floats] | None = None,
     scores: Scores | None = None,
+    concept: str | None = None,
 ) -> Mask:
     """Random units, as many in each site as the mask has there.
 
@@ -38,6 +40,7 @@ def random_like(
             within the site. Where a decile runs out of units, the nearest lower one with units gives them
             (then the nearest higher), and the provenance counts them as `spilled`.
         scores: To fill in the reference statistics of the drawn units, for modes other than zero and scale.
+        concept: Whose statistics; by default the concept that the mask was made for.
 
     Raises:
         UserError: No layout; too few units left to be disjoint; `contribution` lacks a site.
@@ -74,8 +77,20 @@ def random_like(
             raise UserError(
                 f"the scores are of {scores.model.describe()}, the mask of {mask.model.describe()}"
             )
-        references = gather_references(scores, str(mask.provenance.get("concept")), units)
+        references = gather_references(scores, concept_of(mask, concept), units)
     return Mask(units, mask.model, provenance, references)
+
+
+def concept_of(mask: Mask, concept: str | None = None) -> str:
+    """The given concept, or the one that the mask was made for.
+
+    Raises:
+        UserError: The mask was made of several, or of none.
+    """
+    found = concept or mask.provenance.get("concept")
+    if not isinstance(found, str):
+        raise UserError("this mask was not made for one concept; say whose statistics to use (concept)")
+    return found
 
 
 def contribution(scores: Scores, concept: str) -> dict[Site, Floats]:
@@ -124,6 +139,32 @@ def _by_decile(
             spilled += len(taken) if source != decile else 0
             need -= len(taken)
     return np.asarray(chosen, np.int64), spilled
+
+
+def pooled_histogram(masks: Sequence[Mask]) -> dict[Site, float]:
+    """Units in each site over all masks together, site → count.
+
+    Raises:
+        UserError: The masks are of two models.
+    """
+    same_model(masks)
+    counts: dict[Site, float] = {}
+    for mask in masks:
+        for site, units in mask.units.items():
+            counts[site] = counts.get(site, 0.0) + units.size
+    return counts
+
+
+def expected_overlap(first: Mask, second: Mask) -> float | None:
+    """How many units two random masks with these masks' counts in each site share on average.
+
+    The mean of a hypergeometric draw, n₁·n₂ / size, summed over sites; None when the layout is not known.
+    """
+    layout = first.model.layout
+    if layout is None:
+        return None
+    both = first.units.keys() & second.units.keys()
+    return sum(first.units[site].size * second.units[site].size / layout.size(site.kind) for site in both)
 
 
 def random_from_histogram(

@@ -225,9 +225,8 @@ def new_folder(folder: str | Path) -> Iterator[Path]:
     Raises:
         UserError: `folder` exists and is not an empty folder, or cannot be written.
     """
+    refuse_used_folder(folder)
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists already; give a new folder")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
@@ -244,6 +243,13 @@ def new_folder(folder: str | Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def refuse_used_folder(folder: str | Path) -> None:
+    """Raise `UserError` when `folder` exists and is not an empty folder."""
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists already; give a new folder")
 
 
 def sites_by_module(layout: UnitLayout) -> dict[str, list[tuple[Site, Slot]]]:
