@@ -30,12 +30,14 @@ class Top(NamedTuple):
         values: `[K]`.
         layers: `[K]`.
         units: `[K]`, index in the layer.
-        evaluated: How many units needed the full evaluation.
+        positions: `[K]`, of attention units by position; otherwise zeros.
+        evaluated: How many needed the full evaluation.
     """
 
     values: Tensor
     layers: Tensor
     units: Tensor
+    positions: Tensor
     evaluated: int
 
 
@@ -255,15 +257,13 @@ def top(
             )
             rounding = coefficients.abs() * norms * gradients[:, offset].norm(dim=-1, keepdim=True)
             upper = coefficients * dots + 8 * torch.finfo(lens.dtype).eps * rounding
-            if lens.softcap is not None:
-                upper = torch.full_like(upper, torch.inf)
             found.append(
                 _top(
                     lens,
                     own,
                     writes,
-                    coefficients,
-                    upper,
+                    coefficients[..., None],
+                    upper[..., None],
                     scale[start + offset],
                     targets[start + offset],
                     k,
@@ -271,6 +271,46 @@ def top(
                 )
             )
     return found
+
+
+def top_by_position(
+    lens: Lens,
+    stream: Stream,
+    writes: Sequence[Write],
+    coefficients: Tensor,
+    target: Tensor,
+    k: int,
+    *,
+    budget: int = DEFAULT_BUDGET,
+) -> Top:
+    """The K pairs of attention unit and position of largest exact log-probability increase, at one readout.
+
+    A unit's write is the same at every position, so it is unembedded once however many positions it is scored
+    at.
+
+    Args:
+        lens: The lens.
+        stream: The stream at the one readout.
+        writes: The attention's writes, a layer each.
+        coefficients: `[L, units, T]`, from `Attention.coefficients`.
+        target: Scalar, the token id.
+        k: How many pairs.
+        budget: Bytes that vocabulary-sized blocks may take.
+    """
+    layers = stream.n_layers
+    scale = lens.scale(stream.final)
+    scales, targets = scale.expand(layers), target.expand(layers)
+    base = lens.base(stream.inputs[:, 0], scales, targets)
+    gradients = lens.gradient(base, scales, targets)
+    coefficients = coefficients.to(lens.dtype)
+    if "attn" in stream.post_scale:
+        coefficients = coefficients / stream.post_scale["attn"].to(lens.dtype)[:, :, None]
+    vectors = [write.vectors.to(lens.dtype) for write in writes]
+    dots = torch.stack([v @ gradients[layer] for layer, v in enumerate(vectors)])
+    norms = torch.stack([v.norm(dim=-1) for v in vectors]) * gradients.norm(dim=-1, keepdim=True)
+    upper = coefficients * dots[..., None]
+    upper = upper + 8 * torch.finfo(lens.dtype).eps * coefficients.abs() * norms[..., None]
+    return _top(lens, base, writes, coefficients, upper, scale[0], target, k, budget)
 
 
 def _top(
@@ -284,27 +324,37 @@ def _top(
     k: int,
     budget: int,
 ) -> Top:
-    """The pruned search at one readout; `coefficients` and `upper` are `[L, units]`, `base` has a row a
+    """The pruned search at one readout; `coefficients` and `upper` are `[L, units, P]`, `base` has a row a
     layer."""
-    layers, width = upper.shape
+    layers, width, positions = upper.shape
     k = min(k, upper.numel())
     bounds, order = upper.flatten().sort(descending=True)
     values = torch.empty(0, dtype=lens.dtype, device=upper.device)
     scales, targets = scale.expand(layers), target.expand(layers)
-    reach = k
+    # Softcapping voids the bound: everything is evaluated.
+    reach = len(order) if lens.softcap is not None else k
+    flat = coefficients.flatten()
     while len(values) < reach:
         chosen = order[len(values) : reach]
-        rows, units = chosen // width, chosen % width
-        vectors = torch.empty(len(chosen), writes[0].vectors.shape[1], dtype=lens.dtype, device=upper.device)
-        for layer in rows.unique().tolist():
-            here = rows == layer
-            vectors[here] = writes[layer].vectors[units[here]].to(lens.dtype)
-        own = coefficients.flatten()[chosen]
-        new = of_vectors(lens, base, vectors, rows, scales, targets, coefficients=own, budget=budget)
+        new = torch.empty(len(chosen), dtype=lens.dtype, device=upper.device)
+        block = lens.rows_within(budget)
+        for start in range(0, len(chosen), block):
+            part = chosen[start : start + block]
+            units, place = (part // positions).unique(return_inverse=True)
+            rows = units // width
+            vectors = torch.empty(
+                len(units), writes[0].vectors.shape[1], dtype=lens.dtype, device=upper.device
+            )
+            for layer in rows.unique().tolist():
+                here = rows == layer
+                vectors[here] = writes[layer].vectors[units[here] % width].to(lens.dtype)
+            u = lens.linear(vectors, scales[rows])
+            new[start : start + block] = increase(lens, base, u[place], flat[part], rows[place], targets)
         values = torch.cat([values, new])
         worst = values.topk(k).values[-1]
         # Bounds fall, so the units whose bound reaches the K-th best value are the next ones in order.
         reach = min(int((bounds >= worst).sum()), len(values) + max(_STEP, k // 4), len(order))
     best = values.topk(k)
     winners = order[best.indices]
-    return Top(best.values, winners // width, winners % width, len(values))
+    units = winners // positions
+    return Top(best.values, units // width, units % width, winners % positions, len(values))

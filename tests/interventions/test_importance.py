@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from interventions import importance
+from interventions.attention import read_attention
 from interventions.lens import lens_of
 from interventions.readouts import Readouts
 from interventions.stream import read_stream, writes_of
@@ -100,3 +101,27 @@ def test_layers_and_heads_are_scored_as_vectors(case):
     found = importance.of_vectors(lens, base, stream.attention[1], rows, scale, READOUTS.targets)
     after = lens.base(states + stream.attention[1], scale, READOUTS.targets).log_prob
     torch.testing.assert_close(found, after - base.log_prob)
+
+
+def test_attention_units_by_position(case):
+    """Every (unit, position) pair against brute force; positions summed in the coefficients give the unit
+    itself."""
+    model, lens, _ = case
+    last = Readouts(torch.tensor([0]), torch.tensor([6]), torch.tensor([77]))
+    stream, writes = read_stream(model, IDS[:1], last), writes_of(model, "attn")
+    coefficients = read_attention(model, IDS[:1]).coefficients().double()
+    found = importance.top_by_position(
+        lens, stream, writes, coefficients, last.targets[0], 10**6, budget=10**6
+    )
+    brute = Brute(model, lens, stream, writes, "attn", 0, 77)
+    assert len(found.values) == coefficients.numel()
+    scale = stream.post_scale["attn"][:, 0] if "attn" in stream.post_scale else torch.ones(3)
+    for index in range(0, len(found.values), 97):
+        layer, unit, position = (int(x[index]) for x in (found.layers, found.units, found.positions))
+        write = coefficients[layer, unit, position] / scale[layer] * writes[layer].vectors[unit]
+        before = brute.state(layer)
+        expected = brute.log_prob(before + write) - brute.log_prob(before)
+        torch.testing.assert_close(found.values[index], expected, rtol=1e-9, atol=1e-11)
+    few = importance.top_by_position(lens, stream, writes, coefficients, last.targets[0], 9)
+    torch.testing.assert_close(few.values, found.values[:9])
+    assert lens.softcap is not None or few.evaluated < coefficients.numel()
