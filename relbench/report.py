@@ -1,4 +1,4 @@
-"""The report of a sweep: per method a table of target and off-target deltas, the same as CSV, and heat maps."""
+"""The report of a sweep: per method a table of target and off-target deltas, as CSV too, and heat maps."""
 
 from __future__ import annotations
 
@@ -290,8 +290,9 @@ def _heat_map(path: Path, report: Report, method: str, k: int) -> None:
     size = 0.62 * len(evaluated) + 3.6
     figure, axes = plt.subplots(figsize=(size + 0.8, 0.5 * len(rows) + 3.0), layout="constrained")
     image = axes.imshow(values, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(evaluated)), [_label(name) for name in evaluated], rotation=40, ha="right")
-    axes.set_yticks(range(len(rows)), [_label(name) for name in rows])
+    labels = _labels([*rows, *evaluated])
+    axes.set_xticks(range(len(evaluated)), [labels[name] for name in evaluated], rotation=40, ha="right")
+    axes.set_yticks(range(len(rows)), [labels[name] for name in rows])
     axes.axhline(len(masked) - 0.5, color="black", linewidth=1)
     for i in range(len(rows)):
         for j in range(len(evaluated)):
@@ -310,5 +311,11 @@ def _heat_map(path: Path, report: Report, method: str, k: int) -> None:
     plt.close(figure)
 
 
-def _label(name: str) -> str:
-    return "random masks (mean)" if name == RANDOM else name.replace("_", " ")
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    """Concepts in words; the language only where there are several."""
+    languages = {name.rpartition("@")[2] for name in names if name != RANDOM}
+    words = {}
+    for name in names:
+        relation, _, language = name.rpartition("@")
+        words[name] = relation.replace("_", " ") + (f" ({language})" if len(languages) > 1 else "")
+    return {**words, RANDOM: "random masks (mean)"}
