@@ -346,7 +346,7 @@ def _read(
             if not bool(torch.isfinite(rows).all()):
                 _refuse(sites, pooled, [prompts[index] for index in batches[number]])
             host = rows.cpu().numpy()
-            if store.shape.dtype == "float16" and float(np.abs(host).max()) > np.finfo(np.float16).max:
+            if store.shape.dtype == "float16" and np.abs(host).max() > float(np.finfo(np.float16).max):
                 raise UserError("some responses are too large for float16; keep them as dtype float32")
             bounds = np.cumsum(store.shape.units)[:-1]
             store.write(number, np.split(host.astype(DTYPES[store.shape.dtype]), bounds, axis=1))

@@ -108,11 +108,15 @@ class DiskStore:
     def __init__(self, folder: Path, shape: Shape, identity: dict[str, Any], *, rank: int = 0) -> None:
         self.folder = folder
         self.shape = shape
-        self._rank = rank
         self._path = folder / "responses.bin"
+        self._list = folder / f"batches.{rank}.jsonl"
         manifest = canonical_json({"format": FORMAT, **identity})
         if rank == 0:
             self._prepare(manifest)
+        # A kill may have left half a line, which the next entry must not continue.
+        if self._list.exists() and not self._list.read_bytes().endswith(b"\n"):
+            with open(self._list, "a", encoding="utf-8") as file:
+                file.write("\n")
 
     def _prepare(self, manifest: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +149,7 @@ class DiskStore:
                     entry = json.loads(line)
                     recorded[int(entry["batch"])] = int(entry["crc32"])
                 except (ValueError, KeyError, TypeError):
-                    continue  # a kill may leave half a line
+                    continue
         good = set()
         for batch, checksum in sorted(recorded.items()):
             if 0 <= batch < len(self.shape.batches) and self._checksum(batch) == checksum:
@@ -166,8 +170,8 @@ class DiskStore:
                     checksum = zlib.crc32(content, checksum)
                     file.seek(self._row_offset(index, batch))
                     file.write(content)
-            with open(self.folder / f"batches.{self._rank}.jsonl", "a", encoding="utf-8") as list_:
-                list_.write(canonical_json({"batch": batch, "crc32": checksum}) + "\n")
+            with open(self._list, "a", encoding="utf-8") as journal:
+                journal.write(canonical_json({"batch": batch, "crc32": checksum}) + "\n")
         except OSError as error:
             raise UserError(f"cannot write responses to {self.folder}: {error.strerror or error}") from error
 
