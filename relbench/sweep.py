@@ -156,19 +156,8 @@ def _refuse_changes(before: dict[str, Any], now: dict[str, Any], path: Path) -> 
 
 def _data_state(config: SweepConfig) -> dict[str, str]:
     """Hashes of what the probes say now: of every scoring plan's prompts, and of the tested facts."""
-    from relbench.prompts import prompts
-
-    tested = prompts(
-        config.relations,
-        config.languages,
-        config.split,
-        config.template,
-        shots=config.shots,
-        shots_seed=config.shots_seed,
-        limit=config.limit,
-    )
     scored = {f"scored by {plan.method}": data_hash(scoring_prompts(plan)) for plan in config.scoring_plans()}
-    return {"tested": data_hash(tested), **scored}
+    return {"tested": data_hash(config.tested_prompts()), **scored}
 
 
 @contextmanager

@@ -10,7 +10,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from interventions.errors import UserError
+from interventions.prompts import Prompt
 from relbench.languages import LANGUAGES
+from relbench.prompts import prompts
 from relbench.relations import load_relation, relation_names
 from relbench.scoring import ScoringPlan
 
@@ -172,6 +174,23 @@ class SweepConfig(BaseModel):
             load_relation(name)
         for plan in self.scoring_plans():
             scoring_prompts(plan)
+        self.tested_prompts()
+
+    def tested_prompts(self) -> list[Prompt]:
+        """The prompts that every treatment is evaluated on.
+
+        Raises:
+            UserError: An unknown template, no facts, or fewer few-shot examples than asked for.
+        """
+        return prompts(
+            self.relations,
+            self.languages,
+            self.split,
+            self.template,
+            shots=self.shots,
+            shots_seed=self.shots_seed,
+            limit=self.limit,
+        )
 
     def scoring_plans(self) -> list[ScoringPlan]:
         """What each method scores."""

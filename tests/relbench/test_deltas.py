@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.relbench.records import sample
 
 from interventions.errors import UserError
 from relbench.deltas import (
@@ -21,32 +20,8 @@ from relbench.deltas import (
 from relbench.samples import Sample
 
 
-def _sample(number: int, recall: int, **changes: object) -> Sample:
-    base = Sample(
-        intervention="baseline",
-        task="relbench_country_capital_en",
-        relation="country_capital",
-        language="en",
-        doc_id=number,
-        fact_id=f"country_capital.{number}",
-        subject_id=f"country:{number}",
-        answer_id=f"city:{number}",
-        answer_seen=False,
-        copyable=False,
-        answer_in_shots=False,
-        filter="none",
-        doc_hash=f"d{number}",
-        prompt_hash=f"p{number}",
-        target_hash=f"t{number}",
-        recall=recall,
-        answer_logprob=-1.0 if recall else -3.0,
-        first_token_rank=1,
-    )
-    return replace(base, **changes)  # type: ignore[arg-type]
-
-
 def _run(recalls: list[int]) -> list[Sample]:
-    return [_sample(number, recall) for number, recall in enumerate(recalls)]
+    return [sample(number, recall) for number, recall in enumerate(recalls)]
 
 
 def test_three_facts_by_hand() -> None:
@@ -68,9 +43,9 @@ def test_order_does_not_matter_and_equal_runs_have_no_delta() -> None:
     ("after", "message"),
     [
         (_run([1, 1]), "do not pair"),
-        ([*_run([1, 1, 0]), _sample(7, 1)], "only the intervention"),
-        ([*_run([1, 1, 0]), _sample(2, 1)], "twice"),
-        ([*_run([1, 1]), _sample(2, 0, prompt_hash="other")], "do not pair"),
+        ([*_run([1, 1, 0]), sample(7, 1)], "only the intervention"),
+        ([*_run([1, 1, 0]), sample(2, 1)], "twice"),
+        ([*_run([1, 1]), sample(2, 0, prompt_hash="other")], "do not pair"),
     ],
 )
 def test_what_does_not_pair_is_named(after: list[Sample], message: str) -> None:
@@ -79,7 +54,7 @@ def test_what_does_not_pair_is_named(after: list[Sample], message: str) -> None:
 
 
 def test_headline_leaves_copyable_facts_out() -> None:
-    run = [_sample(0, 1), _sample(1, 1, copyable=True)]
+    run = [sample(0, 1), sample(1, 1, copyable=True)]
     assert [p.before.doc_id for p in headline(pair(run, run))] == [0]
 
 

@@ -25,11 +25,16 @@ def _counts(facts: list[Fact], splits: dict[str, str]) -> Counter[str]:
 
 
 @given(
-    st.lists(st.tuples(st.integers(60, 200), st.integers(5, 150), st.integers(0, 100)), min_size=1, max_size=4)
+    st.lists(
+        st.tuples(st.integers(60, 200), st.integers(5, 150), st.integers(0, 100)), min_size=1, max_size=4
+    )
 )
 @settings(max_examples=30, deadline=None)
 def test_shares_shots_and_one_split_a_subject(shapes: list[tuple[int, int, int]]) -> None:
-    facts = {f"r{n}": _relation(f"r{n}", size, min(answers, size), start) for n, (size, answers, start) in enumerate(shapes)}
+    facts = {
+        f"r{n}": _relation(f"r{n}", size, min(answers, size), start)
+        for n, (size, answers, start) in enumerate(shapes)
+    }
     splits = assign(facts, {})
     for group in facts.values():
         counts = _counts(group, splits)

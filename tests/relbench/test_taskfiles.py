@@ -40,7 +40,9 @@ def test_every_relation_language_and_form_is_a_task(manager: TaskManager) -> Non
 
 def test_no_tag_is_named_like_a_group(manager: TaskManager) -> None:
     assert not set(manager.all_tags) & set(manager.all_groups)
-    assert {"relbench", "relbench_en", "relbench_en_mc", "relbench_country_capital"} <= set(manager.all_groups)
+    assert {"relbench", "relbench_en", "relbench_en_mc", "relbench_country_capital"} <= set(
+        manager.all_groups
+    )
 
 
 def test_relation_files_are_no_tasks() -> None:
@@ -69,9 +71,13 @@ def test_tasks_load_without_a_warning_and_say_what_the_probes_say(
 
 def test_other_templates_splits_and_seeds_through_metadata() -> None:
     name = task_name("country_capital", "en")
-    built = build_tasks([name], shots=2, metadata={"template": "question", "split": "tune", "shots_seed": 3})[0]
+    built = build_tasks([name], shots=2, metadata={"template": "question", "split": "tune", "shots_seed": 3})[
+        0
+    ]
     expected = prompts(["country_capital"], ["en"], "tune", "question", shots=2, shots_seed=3)
-    assert [instance.args[0] for instance in built.instances if instance.idx == 0] == [p.text for p in expected]
+    assert [instance.args[0] for instance in built.instances if instance.idx == 0] == [
+        p.text for p in expected
+    ]
 
 
 def test_multiple_choice_never_offers_another_right_answer() -> None:
@@ -91,7 +97,10 @@ def test_metrics_by_hand() -> None:
     assert recall["answer_logprob"] == -2.0
     assert recall["answer_prob"] == pytest.approx(0.135335, abs=1e-6)
     assert "first_token_mrr" not in recall
-    assert mc_metrics(doc, [(-3.0, False), (-1.0, True), (-2.0, False), (-9.0, False)]) == {"acc": 1.0, "mrr": 1.0}
+    assert mc_metrics(doc, [(-3.0, False), (-1.0, True), (-2.0, False), (-9.0, False)]) == {
+        "acc": 1.0,
+        "mrr": 1.0,
+    }
     assert mc_metrics(doc, [(-3.0, False), (-2.0, True), (-2.0, False), (-1.0, False)])["acc"] == 0.0
     assert mc_metrics(doc, [(-3.0, False), (-2.0, True), (-2.0, False), (-1.0, False)])["mrr"] == 1 / 3
     assert gen_metrics(doc, ["  paris, of course"]) == {"recall": 1.0}

@@ -1,0 +1,198 @@
+"""Sweeps on a tiny model: whole, continued, refused, and what their report says."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from interventions.errors import UserError
+from relbench.deltas import delta_of, pair
+from relbench.report import make_report, write_report
+from relbench.samples import BASELINE, read_samples
+from relbench.sweep import read_treatments, run_sweep
+from relbench.sweep_config import SweepConfig
+
+RELATIONS = ["country_capital", "star_constellation"]
+
+
+def _config(model: Path, **changes: Any) -> SweepConfig:
+    raw = {
+        "model": str(model),
+        "device": "cpu",
+        "relations": RELATIONS,
+        "shots": 1,
+        "methods": [{"name": "average-precision"}, {"name": "log-probability-increase", "shots": 1}],
+        "fractions": [0.1],
+        "random_masks": 2,
+        "limit": 4,
+        "detect_limit": 4,
+    }
+    return SweepConfig.from_dict({**raw, **changes}, "test")
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_sweep(_config(tiny_checkpoint), tmp_path_factory.mktemp("sweep") / "run", progress=False)
+
+
+def _bytes(directory: Path) -> dict[str, bytes]:
+    """Everything in a sweep directory but what may differ: dates, the lock."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name not in ("run.json", ".lock")
+    }
+
+
+def test_every_treatment_meets_every_task(finished: Path) -> None:
+    treatments = read_treatments(finished)
+    assert [t.method for t in treatments].count("random") == 2
+    assert len(treatments) == 1 + 2 * 2 + 2
+    seen = {(s.intervention, s.task, s.doc_id) for s in read_samples(finished / "samples.jsonl")}
+    assert len(seen) == len(treatments) * len(RELATIONS) * 4
+    assert {t.k for t in treatments if t.mask} == {round(0.1 * 3 * 48)}
+
+
+def test_results_are_in_lm_evals_format(finished: Path) -> None:
+    from lm_eval.utils import make_table
+
+    for treatment in read_treatments(finished):
+        results = json.loads((finished / "results" / f"{treatment.id}.json").read_text())
+        assert "relbench_country_capital_en" in make_table(results)
+        assert results["config"]["relbench"]["treatment"]["id"] == treatment.id
+
+
+def test_the_same_config_gives_the_same_bytes(finished: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    again = run_sweep(_config(tiny_checkpoint), tmp_path / "again", progress=False)
+    assert _bytes(again) == _bytes(finished)
+
+
+def test_a_finished_sweep_is_not_run_again(
+    finished: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loads(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("relbench.lm.load_lm", loads)
+    assert run_sweep(_config(tiny_checkpoint), finished, progress=False) == finished
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 5])
+def test_an_interrupted_sweep_ends_with_the_same_bytes(
+    finished: Path, tiny_checkpoint: Path, tmp_path: Path, blocks: int
+) -> None:
+    cut = tmp_path / "cut"
+    shutil.copytree(finished, cut)
+    journal = cut / "journal" / "0.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:blocks]) + lines[blocks][:50])
+    for leftover in ("samples.jsonl", "run.json"):
+        (cut / leftover).unlink()
+    shutil.rmtree(cut / "results")
+    run_sweep(_config(tiny_checkpoint), cut, progress=False)
+    assert _bytes(cut) == _bytes(finished)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [({"shots": 0}, "shots"), ({"fractions": [0.2]}, "fractions"), ({"limit": 3}, "limit")],
+)
+def test_another_config_in_the_same_directory_is_refused(
+    finished: Path, tiny_checkpoint: Path, changes: dict[str, Any], named: str
+) -> None:
+    before = _bytes(finished)
+    with pytest.raises(UserError, match=f"another {named}"):
+        run_sweep(_config(tiny_checkpoint, **changes), finished, progress=False)
+    assert _bytes(finished) == before
+
+
+def test_a_second_process_is_told_so(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    from relbench.sweep import _alone
+
+    with _alone(tmp_path / "busy"), pytest.raises(UserError, match="another process"):
+        run_sweep(_config(tiny_checkpoint), tmp_path / "busy", progress=False)
+
+
+def test_the_report_says_what_the_samples_say(finished: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "report"
+    shutil.copytree(finished, directory)
+    report = make_report(directory)
+    files = write_report(directory, report)
+    assert [path.suffix for path in files] == [".csv", ".csv", ".png", ".png"]
+    assert all(path.stat().st_size > 0 for path in files)
+    samples = read_samples(directory / "samples.jsonl")
+    with open(directory / "deltas.csv", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["facts"] == "all"]
+    assert len(rows) == 6 * 2
+    for row in rows:
+        chosen = [s for s in samples if f"{s.relation}@{s.language}" == row["evaluated"]]
+        delta = delta_of(
+            pair(
+                [s for s in chosen if s.intervention == BASELINE],
+                [s for s in chosen if s.intervention == row["treatment"]],
+            )
+        )
+        assert float(row["delta"]) == pytest.approx(delta.delta, abs=1e-6)
+        assert float(row["answer_logprob_change"]) == pytest.approx(delta.logprob, abs=1e-5)
+    assert any(abs(float(row["answer_logprob_change"])) > 1e-3 for row in rows)
+
+
+def test_a_random_mask_has_the_layers_of_all_masks(finished: Path) -> None:
+    from interventions.masks import Mask
+
+    treatments = read_treatments(finished)
+    load = {t.id: Mask.load(finished / t.mask) for t in treatments if t.mask}
+    pooled = sum(load[t.id].layers() for t in treatments if t.concept)
+    for t in treatments:
+        if t.method == "random":
+            expected = pooled / pooled.sum() * len(load[t.id])
+            assert abs(load[t.id].layers() - expected).max() <= 1
+
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"relations": ["nope"]}, "unknown relation"),
+        ({"languages": ["xx"]}, "unknown language"),
+        ({"methods": [{"name": "guess"}]}, "guess"),
+        ({"methods": []}, "methods"),
+        ({"fractions": [2]}, "fractions"),
+        ({"surprise": 1}, "surprise: is unknown"),
+        ({"shots": -1}, "shots"),
+        ({"template": "poem"}, "poem"),
+    ],
+)
+def test_a_wrong_config_is_refused_before_anything_is_written(
+    tiny_checkpoint: Path, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run_sweep(_config(tiny_checkpoint, **change), tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b\n", "model: [", "model: x\n"])
+def test_a_file_that_is_no_config_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        SweepConfig.from_yaml(path)
+    with pytest.raises(UserError, match="missing"):
+        SweepConfig.from_yaml(tmp_path / "none.yaml")
+
+
+def test_packaged_configs_are_configs() -> None:
+    from importlib.resources import files
+
+    for name in ("demo.yaml", "demo-quick.yaml"):
+        raw = yaml.safe_load((files("relbench") / "configs" / name).read_text())
+        assert SweepConfig.from_dict(raw, name).random_masks == 3
