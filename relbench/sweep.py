@@ -164,12 +164,19 @@ def _data_state(config: SweepConfig) -> dict[str, str]:
 def _alone(directory: Path) -> Iterator[None]:
     """Hold the directory's lock, or say that another process does."""
     directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / ".lock", "w") as lock:
+    path = directory / ".lock"
+    with open(path, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(f"another process is running a sweep in {directory}") from error
-        yield
+        try:
+            yield
+        finally:
+            # A mistake found before anything was made leaves no directory behind.
+            if list(directory.iterdir()) == [path]:
+                path.unlink()
+                directory.rmdir()
 
 
 def _load(config: SweepConfig) -> RelbenchLM:
