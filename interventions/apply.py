@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -266,6 +267,9 @@ def intervene(
     planned = _resolve(interventions)
     fold = Fold(model, identity)
     hooks: list[torch.utils.hooks.RemovableHandle] = []
+    enclosing = _ACTIVE.setdefault(base_model(model), [])
+    _refuse_overlap(interventions, enclosing)
+    enclosing.append(interventions)
     try:
         by_site: dict[Site, list[_Op]] = {}
         for plan in planned:
@@ -287,6 +291,23 @@ def intervene(
         for hook in hooks:
             hook.remove()
         fold.restore()
+        enclosing[:] = [block for block in enclosing if block is not interventions]
+
+
+# What is in each model at the moment, outermost block first.
+_ACTIVE: WeakKeyDictionary[nn.Module, list[tuple[Intervention, ...]]] = WeakKeyDictionary()
+
+
+def _refuse_overlap(new: tuple[Intervention, ...], enclosing: list[tuple[Intervention, ...]]) -> None:
+    """Raise `UserError` when an enclosing block changes a unit already: hooks and weights would disagree."""
+    for one in new:
+        for other in (other for block in enclosing for other in block):
+            for site in one.mask.units.keys() & other.mask.units.keys():
+                if np.intersect1d(one.mask.units[site], other.mask.units[site]).size:
+                    raise UserError(
+                        f"an enclosing block already changes units of {site}; give both interventions to one "
+                        "intervene() call, where the last one wins"
+                    )
 
 
 def _identity(model: Any) -> ModelId:
@@ -351,18 +372,16 @@ def _resolve(interventions: tuple[Intervention, ...]) -> list[_Plan]:
         units, kept, contested = {}, {}, set()
         for site, own in one.mask.units.items():
             keep = np.ones(own.size, bool)
-            for later_number, later in enumerate(interventions):
+            for later in interventions[number + 1 :]:
                 other = later.mask.units.get(site)
-                if other is None or later_number == number or not _meets(one.positions, later.positions):
+                if other is None or not _meets(one.positions, later.positions):
                     continue
-                both = np.isin(own, other)
-                if later_number > number:
-                    overlapping += int((both & keep).sum())
-                    if _covers(later.positions, one.positions):
-                        keep &= ~both
-                        continue
-                # Both stay, at different positions: order matters, so neither may go into the weights.
-                if both.any() and not _covers(one.positions, later.positions):
+                both = np.isin(own, other) & keep
+                overlapping += int(both.sum())
+                if _covers(later.positions, one.positions):
+                    keep &= ~both
+                elif both.any():
+                    # Both stay, the later one at some positions: from the weights it could not win there.
                     contested.add(site)
             if keep.any():
                 units[site], kept[site] = own[keep], keep

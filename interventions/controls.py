@@ -199,16 +199,21 @@ def random_from_histogram(
 
 
 def _apportion(weights: NDArray[np.float64], k: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """k split in proportion to weights, no part above its size; largest remainders get what is left."""
+    """k split in proportion to weights, no part above its size, by largest remainders."""
     counts = np.zeros(weights.size, np.int64)
-    while (left := k - int(counts.sum())) > 0:
-        open_ = counts < sizes
-        share = np.where(open_, weights, 0.0)
-        share = left * share / share.sum() if share.sum() else np.where(open_, left / open_.sum(), 0.0)
-        whole = np.minimum(np.floor(share).astype(np.int64), sizes - counts)
-        if whole.sum() == 0:
-            order = np.lexsort((np.arange(weights.size), -share))
-            order = order[open_[order]][:left]
-            whole[order] = 1
-        counts += whole
-    return counts
+    # Scaled so that tiny weights do not vanish in the division below.
+    weights = weights / weights.max()
+    free = np.ones(weights.size, bool)
+    while True:
+        left = k - int(counts.sum())
+        shares = np.where(free, left * weights / weights[free].sum(), 0.0) if free.any() else 0 * weights
+        full = free & (shares >= sizes)
+        if not full.any():
+            break
+        counts[full] = sizes[full]
+        free &= ~full
+    whole = np.floor(shares).astype(np.int64)
+    left -= int(whole.sum())
+    order = np.lexsort((np.arange(weights.size), whole - shares))
+    whole[order[free[order]][:left]] += 1
+    return counts + whole
