@@ -1,8 +1,8 @@
 """Entry of the `relbench` command, outside the package of that name.
 
-An unrelated project on the package index is called `relbench` and has a package of the same name. Installed into
-one environment, the two hide or overwrite each other, so that nothing inside the package can be relied on to say
-so; this file is ours whatever happens.
+An unrelated project on the package index is called `relbench` and has a package of the same name. Installed
+into one environment, the two hide or overwrite each other, so that nothing inside the package can be relied
+on to say so; this file is ours whatever happens.
 """
 
 from __future__ import annotations

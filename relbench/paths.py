@@ -23,6 +23,4 @@ def tasks_dir() -> Path:
         # A folder of that name may lie beside any installed package; ours holds relations.
         if next(folder.glob("*/relation.yaml"), None) is not None:
             return folder
-    raise UserError(
-        f"no probes lie beside {package}; install {OURS} again, or clone its repository and install from there"
-    )
+    raise UserError(f"no probes lie beside {package}; install {OURS} again, or install it from a clone")

@@ -15,6 +15,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MPLBACKEND"] = "Agg"
 # Models here are tiny: more threads only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Where more are used, on a busy machine, threads that spin while they wait cost more than they bring.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Tests that run only when asked for; `model` tests run whenever their model is in the cache.
 ON_DEMAND = ("slow", "browser", "ray", "fuzz")
@@ -31,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         for name in ON_DEMAND:
             if item.get_closest_marker(name):
-                item.add_marker(pytest.mark.skip(reason=f"{name}: run it with `make test-all` or `-m {name}`"))
+                item.add_marker(pytest.mark.skip(reason=f"{name}: run `make test-all` or `-m {name}`"))
 
 
 def _embedded(name: str) -> Iterator[Path]:
@@ -50,7 +52,7 @@ def _embedded(name: str) -> Iterator[Path]:
 
 @pytest.fixture
 def embedded_model_path() -> Iterator[Path]:
-    """The checkpoint of the default embedded model; skips when it is not in the cache. All cores meanwhile."""
+    """The checkpoint of the default embedded model, with all cores to run it; skips when it is not cached."""
     yield from _embedded("smollm2-135m")
 
 
