@@ -17,7 +17,7 @@ from relbench import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("relbench.commands.demo:demo", "Run the main job on an embedded model: a sweep and its report."),
     "models": ("relbench.commands.models:models", "Fetch and list the embedded models."),
-    "tasks": ("relbench.commands.tasks:tasks", "List, show, check, build, split the relation probes."),
+    "tasks": ("relbench.commands.tasks:tasks", "List, show, check, build, add and import relation probes."),
     "score": ("relbench.commands.score:score", "Score every unit for relations with one method."),
     "mask": ("relbench.commands.mask:mask", "Make, combine, compare, show, import and export masks."),
     "lm-eval": ("relbench.commands.lm_eval:lm_eval", "lm_eval's own command line with the model `relbench`."),

@@ -1,4 +1,4 @@
-"""`relbench tasks`: list, show, check, build and split the relation probes."""
+"""`relbench tasks`: list, show, check, build, split, start and import relation probes."""
 
 from __future__ import annotations
 
@@ -140,6 +140,63 @@ def _print_summaries(rows: list[Summary]) -> None:
             f"{row.copyable:.2f}",
         )
     console().print(table)
+
+
+@tasks.command("new")
+@click.argument("relation")
+def new(relation: str) -> None:
+    """Make the folder of a new RELATION, with templates to fill in."""
+    from relbench.new_relation import new_relation
+
+    folder = new_relation(relation)
+    click.echo(f"fill in {folder / 'relation.yaml'} and {folder / 'facts.jsonl'}, then run")
+    click.echo(f"  relbench tasks split && relbench tasks check {relation} && relbench tasks build")
+
+
+@tasks.command("import")
+@click.argument("format_", metavar="FORMAT", type=click.Choice(["lre", "bear", "lama", "pararel"]))
+@click.argument("file", type=click.Path())
+@click.option("--relation", required=True, help="Name of the new relation.")
+@click.option("--language", default="en", show_default=True, help="Language of its labels and templates.")
+@click.option("--domain", default="thing", show_default=True, help="Type of the subjects.")
+@click.option("--range", "range_", default="thing", show_default=True, help="Type of the objects.")
+@click.option("--licence", default="unknown", show_default=True, help="Licence of the data.")
+@click.option("--template", "templates", multiple=True, help="lama, pararel: '[X] … [Y]'; repeat for more.")
+def import_(
+    format_: str,
+    file: str,
+    relation: str,
+    language: str,
+    domain: str,
+    range_: str,
+    licence: str,
+    templates: tuple[str, ...],
+) -> None:
+    """Turn a FILE of another data set into a relation folder, and say what was dropped."""
+    from pathlib import Path
+
+    from interventions.errors import UserError
+    from relbench.importing import READERS, import_relation
+    from relbench.languages import LANGUAGES
+
+    if language not in LANGUAGES:
+        raise UserError(f"unknown language {language!r}; languages are {', '.join(LANGUAGES)}")
+    if templates and format_ not in ("lama", "pararel"):
+        raise UserError(f"--template is for lama and pararel; {format_} files bring their own")
+    source = READERS[format_](Path(file), *([templates] if templates else []))
+    made = import_relation(
+        source,
+        relation,
+        language=language,
+        domain=domain,
+        range_=range_,
+        licence=licence,
+        origin=f"{format_}: {Path(file).name}",
+    )
+    for remark in made.remarks:
+        click.echo(f"note: {remark}")
+    click.echo(f"{made.facts} facts with {made.answers} answers in {made.folder}")
+    click.echo(f"next: relbench tasks check {relation} && relbench tasks build")
 
 
 @tasks.command("split")
