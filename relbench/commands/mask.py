@@ -29,11 +29,16 @@ def _kinds(text: str | None) -> tuple[str, ...] | None:
 
 
 def _load_model(name: str) -> Any:
+    import sys
+
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
     from interventions.errors import UserError
     from relbench.models import resolve
 
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
     try:
         return AutoModelForCausalLM.from_pretrained(resolve(name), dtype="auto").eval()
     except (OSError, ValueError) as error:
