@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lm-eval": ("relbench.commands.lm_eval:lm_eval", "lm_eval's own command line with the model `relbench`."),
     "sweep": ("relbench.commands.sweep:sweep", "Baseline and many interventions over tasks, one model load."),
     "report": ("relbench.commands.report:report", "Tables and figures from a sweep directory."),
+    "compare": ("relbench.commands.compare:compare", "Paired change between two logged lm-eval runs."),
     "explain": ("relbench.commands.explain:explain", "One prediction: layers, value and query neurons."),
     "planted": ("relbench.commands.planted:planted", "Write the planted model, whose units are known."),
     "grade": ("relbench.commands.grade:grade", "Grade a scoring method against the planted model."),
