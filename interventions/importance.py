@@ -221,6 +221,7 @@ def top(
     targets: Tensor,
     k: int,
     *,
+    probability: bool = False,
     budget: int = DEFAULT_BUDGET,
 ) -> list[Top]:
     """The K units of largest exact log-probability increase of the whole model, at each readout.
@@ -231,6 +232,7 @@ def top(
 
     Args:
         k: How many units; fewer come back when the model has fewer.
+        probability: Rank by the increase of the probability, `p(w | x) expm1(Imp)`, and give that.
         lens, stream, writes, kind, targets, budget: As in `first_order`.
     """
     scale = lens.scale(stream.final)
@@ -268,6 +270,7 @@ def top(
                     targets[start + offset],
                     k,
                     budget,
+                    weights=own.log_prob.exp() if probability else None,
                 )
             )
     return found
@@ -323,10 +326,17 @@ def _top(
     target: Tensor,
     k: int,
     budget: int,
+    *,
+    weights: Tensor | None = None,
 ) -> Top:
-    """The pruned search at one readout; `coefficients` and `upper` are `[L, units, P]`, `base` has a row a
-    layer."""
+    """The pruned search at one readout.
+
+    `coefficients` and `upper` are `[L, units, P]`, `base` has a row a layer. With `weights` `[L]` the values
+    are `weights expm1(increase)`, which grow with the increase, so that the bound carries over.
+    """
     layers, width, positions = upper.shape
+    if weights is not None:
+        upper = weights[:, None, None] * upper.expm1()
     k = min(k, upper.numel())
     bounds, order = upper.flatten().sort(descending=True)
     values = torch.empty(0, dtype=lens.dtype, device=upper.device)
@@ -349,7 +359,10 @@ def _top(
                 here = rows == layer
                 vectors[here] = writes[layer].vectors[units[here] % width].to(lens.dtype)
             u = lens.linear(vectors, scales[rows])
-            new[start : start + block] = increase(lens, base, u[place], flat[part], rows[place], targets)
+            values_here = increase(lens, base, u[place], flat[part], rows[place], targets)
+            if weights is not None:
+                values_here = weights[rows[place]] * values_here.expm1()
+            new[start : start + block] = values_here
         values = torch.cat([values, new])
         worst = values.topk(k).values[-1]
         # Bounds fall, so the units whose bound reaches the K-th best value are the next ones in order.
