@@ -11,9 +11,12 @@ import yaml
 from interventions.files import atomic_write
 from relbench.languages import LANGUAGES
 from relbench.paths import tasks_dir
-from relbench.probes import DEFAULT_SHOTS, FEWSHOT_DELIMITER
+from relbench.probes import DEFAULT_SHOTS, DEFAULT_TEMPLATE, FEWSHOT_DELIMITER
+from relbench.prompts import prompts
 from relbench.relations import Relation, load_facts, load_relation, relation_names
 
+# A prompt of every relation and language, for reading.
+RENDERED = "prompts.txt"
 HEADER = "# Written by `relbench tasks build`; change relation.yaml or facts.jsonl instead.\n"
 # form -> (suffix of the task name, base file, metrics that groups average)
 FORM_FILES = {
@@ -43,7 +46,8 @@ def languages_of(relation: Relation) -> tuple[str, ...]:
 
 def task_files() -> dict[Path, str]:
     """Every generated file below the tasks folder, path → content."""
-    return {tasks_dir() / path: HEADER + _dump(content) for path, content in _contents()}
+    files = {tasks_dir() / path: HEADER + _dump(content) for path, content in _contents()}
+    return {**files, tasks_dir() / RENDERED: _rendered()}
 
 
 def build() -> tuple[int, int]:
@@ -77,7 +81,23 @@ def stale() -> list[Path]:
 
 
 def _generated() -> set[Path]:
-    return set(tasks_dir().glob("*/relbench_*.yaml")) | set(tasks_dir().glob("_*.yaml"))
+    tasks = set(tasks_dir().glob("*/relbench_*.yaml")) | set(tasks_dir().glob("_*.yaml"))
+    return tasks | set(tasks_dir().glob(RENDERED))
+
+
+def _rendered() -> str:
+    """Two-shot completion, paraphrase and question of one eval fact of every relation and language."""
+    blocks = []
+    for name in relation_names():
+        relation = load_relation(name)
+        for language in languages_of(relation):
+            lines = [f"== {name}@{language}"]
+            for template in relation.templates[language]:
+                shots = 2 if template == DEFAULT_TEMPLATE else 0
+                prompt = prompts([name], [language], "eval", template, shots=shots, limit=1)[0]
+                lines.append(f"{prompt.text}[{' | '.join(prompt.accepted)}]")
+            blocks.append("\n".join(lines))
+    return HEADER + "\n\n".join(blocks) + "\n"
 
 
 def _dump(content: dict[str, Any]) -> str:
