@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from interventions.prompts import Prompt
 
-# Share of k from which on ties at rank k are worth a warning.
+# Share of k from which on ties at rank k are worth a warning; two units that tie are not.
 MANY_TIES = 0.05
 
 
@@ -229,7 +229,7 @@ def _ties(name: str, values: Values, concepts: Sequence[str], k: int) -> dict[st
     """Units that tie at rank k; warns when they are many."""
     ties = {concept: stability.ties_at(flat(values, number), k) for number, concept in enumerate(concepts)}
     worst = max(ties, key=lambda concept: ties[concept])
-    if ties[worst] > max(1, MANY_TIES * k):
+    if ties[worst] > max(2, MANY_TIES * k):
         warnings.warn(
             f"{name}: {ties[worst]} units tie at rank {k} for {worst}; which of them a mask takes is "
             "arbitrary: use zero-shot prompts, more facts, or another k",

@@ -259,7 +259,8 @@ def lape_scores(probability: Tensor, *, activity_quantile: float = 0.95) -> Tens
         raise ValueError("activation probability entropy needs at least 2 concepts to compare")
     if not 0 <= activity_quantile <= 1:
         raise ValueError(f"activity_quantile {activity_quantile} does not lie in 0 … 1")
-    probability = probability.double()
+    # The mean of zeros may have been rounded to just below zero.
+    probability = probability.double().clamp_min(0)
     share = probability / probability.sum(dim=0).clamp_min(torch.finfo(torch.float64).tiny)
     entropy = -torch.special.xlogy(share, share).sum(dim=0)
     # torch.quantile refuses more than 16 million values.

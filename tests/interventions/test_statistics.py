@@ -209,6 +209,9 @@ def test_lape_finds_the_specific_unit_of_each_concept() -> None:
     assert scores[0].argmax() == 0
     # The activity filter drops what is hardly ever on.
     assert statistics.lape(rates[labels], labels, 3, activity_quantile=0.95)[1, 2] == 0
+    # Zeros that were averaged to a hair below zero are still never on.
+    below = torch.tensor([[-1e-18, 0.5], [-1e-18, 0.0]], dtype=torch.float64)
+    assert torch.isfinite(statistics.lape_scores(below)).all()
     with pytest.raises(ValueError, match="at least 2 concepts"):
         statistics.lape(rates[labels][:, :1], torch.where(labels > 0, -1, 0), 1)
 
