@@ -8,7 +8,7 @@ head `j // (n_heads / n_kv_heads)`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from interventions.errors import UserError
+from interventions.stream import Stream, Write
 from interventions.units import Site, UnitLayout, base_model, capture, layout_of
 
 if TYPE_CHECKING:
@@ -81,6 +82,21 @@ def read_attention(model: PreTrainedModel, input_ids: Tensor, position: int = -1
         weights=torch.stack([layer[0, :, position].detach() for layer in weights]),
         values=torch.stack([captured[site][0].reshape(shape).detach() for site in sites]),
     )
+
+
+def head_outputs(stream: Stream, writes: Sequence[Write], layout: UnitLayout) -> Tensor:
+    """What every head writes to the stream at its R places, `[L, R, heads, d]`.
+
+    Args:
+        stream: The stream.
+        writes: The attention's writes, a layer each.
+        layout: The model's layout.
+    """
+    outputs = []
+    for layer, write in enumerate(writes):
+        own = stream.coefficients("attn", layer, write.vectors.dtype).unflatten(-1, (layout.n_heads, -1))
+        outputs.append(torch.einsum("rhk,hkd->rhd", own, write.vectors.unflatten(0, (layout.n_heads, -1))))
+    return torch.stack(outputs)
 
 
 def value_unit(layout: UnitLayout, units: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from interventions import importance
-from interventions.attention import read_attention
+from interventions.attention import head_outputs, read_attention
 from interventions.errors import UserError
 from interventions.lens import Lens, lens_of
 from interventions.queries import Keys, QueryScores, Shares, keys_of, query_scores
@@ -179,19 +179,6 @@ class _Reader:
     def text(self, token: int) -> str:
         return str(self.tokenizer.decode([token]))
 
-    def at_last(self) -> Stream:
-        """The stream at the last position only."""
-        stream = self.stream
-        return Stream(
-            inputs=stream.inputs[:, -1:],
-            attention=stream.attention[:, -1:],
-            ffn=stream.ffn[:, -1:],
-            final=stream.final[-1:],
-            units={kind: [layer[-1:] for layer in layers] for kind, layers in stream.units.items()},
-            post_scale={kind: scale[:, -1:] for kind, scale in stream.post_scale.items()},
-            parallel=stream.parallel,
-        )
-
     def rows(self, kind: str, found: Sequence[_Found]) -> tuple[UnitRow, ...]:
         """Rows of units of one kind, all unembedded together."""
         if not found:
@@ -248,7 +235,7 @@ def explain(
     """
     ids, wanted = _tokens(model, tokenizer, prompt, answer)
     reader = _Reader(model, tokenizer, ids, tokens_shown)
-    lens, last = reader.lens, reader.at_last()
+    lens, last = reader.lens, reader.stream.last()
     logits = lens.logits(last.final)[0]
     target_id = int(logits.argmax()) if wanted is None else wanted
     target = torch.tensor([target_id], device=logits.device)
@@ -365,25 +352,16 @@ def _heads(
     lens, layout, count = reader.lens, reader.layout, last.n_layers
     scale, targets = reader.scale.expand(count), target.expand(count)
     base = lens.base(last.inputs[:, 0], scale, targets)
-    vectors = [
-        write.vectors.to(lens.dtype).view(layout.n_heads, layout.head_dim, -1)
-        for write in reader.writes["attn"]
-    ]
-    outputs = torch.stack(
-        [
-            torch.einsum(
-                "hk,hkd->hd", last.coefficients("attn", layer, lens.dtype)[0].view(layout.n_heads, -1), own
-            )
-            for layer, own in enumerate(vectors)
-        ]
-    )
+    outputs = head_outputs(last, reader.writes["attn"], layout)[:, 0].to(lens.dtype)
     rows = torch.arange(count, device=target.device).repeat_interleave(layout.n_heads)
     increases = importance.of_vectors(lens, base, outputs.flatten(0, 1), rows, scale, targets)
     best = increases.topk(min(top, len(increases)))
     found = []
     for index, value in zip(best.indices.tolist(), best.values.tolist(), strict=True):
         layer, head = divmod(index, layout.n_heads)
-        parts = coefficients[layer].view(layout.n_heads, layout.head_dim, -1)[head].T @ vectors[layer][head]
+        own = slice(head * layout.head_dim, (head + 1) * layout.head_dim)
+        vectors = reader.writes["attn"][layer].vectors[own].to(lens.dtype)
+        parts = coefficients[layer, own].T @ vectors
         if "attn" in last.post_scale:
             parts = parts / last.post_scale["attn"][layer]
         own_rows = torch.full((len(parts),), layer, device=target.device)

@@ -128,6 +128,18 @@ class Stream:
         scale = self.post_scale.get(kind)
         return values if scale is None else values / scale[layer][:, None].to(dtype)
 
+    def last(self) -> Stream:
+        """The stream at the last of its places alone."""
+        return Stream(
+            inputs=self.inputs[:, -1:],
+            attention=self.attention[:, -1:],
+            ffn=self.ffn[:, -1:],
+            final=self.final[-1:],
+            units={kind: [layer[-1:] for layer in layers] for kind, layers in self.units.items()},
+            post_scale={kind: scale[:, -1:] for kind, scale in self.post_scale.items()},
+            parallel=self.parallel,
+        )
+
     def bias_scale(self, kind: str, layer: int) -> Tensor | float:
         """`[R, 1]`: factor of `Write.bias` in what is added."""
         scale = self.post_scale.get(kind)
