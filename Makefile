@@ -24,7 +24,7 @@ STAMP := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 help:
-	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
 
 # Built anew only when what is installed changes, so that a second call reuses it.
 setup: $(STAMP)
@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "error: no Python 3.11 or newer found$(if $(PYTHON), as $(PYTHON)); give one with PYTHON=/path/to/python3" >&2; exit 2; }
 	@[ ! -x $(BIN)/python ] || $(BIN)/python $(NEW_ENOUGH) 2>/dev/null || rm -rf $(VENV)
 	@[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV)
-	$(if $(TORCH_INDEX),$(PIP) install --quiet --constraint constraints.txt --index-url "$(TORCH_INDEX)" torch)
+	$(if $(TORCH_INDEX),$(PIP) install --quiet --constraint constraints.txt --index-url "$(TORCH_INDEX)" --no-deps torch)
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev,plots,derive]'
 	@touch $(STAMP)
 
