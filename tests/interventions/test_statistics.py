@@ -106,13 +106,22 @@ def test_accelerator_ranks_equal_the_processors(kind: str) -> None:
     responses, labels, n_concepts = make_case(kind)
     numbers = torch.where(labels < 0, n_concepts, labels)
     groups = ranking._groups(torch.bincount(numbers)[:n_concepts].tolist())
-    within = ranking._positions_within(groups, len(labels))
     block = responses.T.contiguous()
-    processor = ranking._rank(block.numpy(), numbers.numpy().astype(np.uint8), groups, within)
-    accelerator = ranking._rank_torch(block, numbers, groups, torch.from_numpy(within))
+    processor = ranking.rank_numpy(block.numpy(), numbers.numpy().astype(np.uint8), groups)
+    accelerator = ranking.rank_torch(block, numbers, groups)
     for name in ("first", "last", "within"):
         expected = np.broadcast_to(getattr(processor, name), block.shape)
-        np.testing.assert_array_equal(getattr(accelerator, name).numpy(), expected)
+        found = np.broadcast_to(getattr(accelerator, name).numpy(), block.shape)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_accelerator_scores_equal_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case("half")
+    names = ("average-precision", "auroc", "mutual-information")
+    expected = [statistics.STATISTICS[name].function(*case) for name in names]
+    monkeypatch.setattr(ranking, "_on_cpu", ranking._on_device)
+    for name, scores in zip(names, expected, strict=True):
+        torch.testing.assert_close(statistics.STATISTICS[name].function(*case), scores, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["average-precision", "auroc", "mutual-information", "welch-t", "cohens-d"])
