@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from interventions.algebra import same_model
 from interventions.errors import UserError
-from interventions.mask import Indices, Mask, layout_for
+from interventions.mask import FFN_NEURON, Indices, Mask, layout_for
 from interventions.model_id import ModelId
 from interventions.scores import Floats, References, Scores
 from interventions.selection import check_k, gather_references
@@ -93,21 +93,36 @@ def concept_of(mask: Mask, concept: str | None = None) -> str:
     return found
 
 
-def contribution(scores: Scores, concept: str) -> dict[Site, Floats]:
+def contribution(
+    scores: Scores, concept: str, *, norms: Mapping[Site, Floats] | None = None
+) -> dict[Site, Floats]:
     """Mean |m|·‖v‖ of every unit that scores know it of: how much it writes to the stream on average.
 
+    A `gate` or `up` unit has the value vector of its FFN neuron; a unit without one (`down`, `attn_out`, `q`,
+    `k`, `v`) counts with norm 1.
+
     Args:
-        scores: Scores with the references `mean_abs` and `norm`.
+        scores: Scores with the reference `mean_abs`.
         concept: One of their concepts, for references that differ by concept.
+        norms: ‖v‖ of `act` and `attn` units, as `removed.value_norms` reads them from the model; by default
+            the scores' reference `norm`.
 
     Returns:
         Site → float32 [units].
 
     Raises:
-        UserError: The scores lack one of the two references.
+        UserError: The scores lack the reference that is needed.
     """
-    size, norm = scores.reference("mean_abs", concept), scores.reference("norm", concept)
-    return {site: size[site] * norm[site] for site in size if site in norm}
+    sizes = scores.reference("mean_abs", concept)
+    known = scores.reference("norm", concept) if norms is None else norms
+    found = {}
+    for site, size in sizes.items():
+        writer = Site(site.layer, "act") if site.kind in FFN_NEURON else site
+        norm = known.get(site, known.get(writer))
+        if norm is None and site.kind in (*FFN_NEURON, "attn"):
+            raise UserError(f"the norms of the value vectors of {site} are not known; give the model")
+        found[site] = size if norm is None else size * norm
+    return found
 
 
 def _deciles(site: Site, size: int, contribution: Mapping[Site, Floats]) -> NDArray[np.int64]:

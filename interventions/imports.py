@@ -77,15 +77,15 @@ def import_peft(folder: str | Path, model: ModelId | None = None) -> Imported:
         model: The model the adapter is for; not needed for an adapter that `export_peft` wrote.
 
     Raises:
-        UserError: No (IA)³ adapter, damaged, for another layout, trained (many different factors), or of
-            another tool and without `model`.
+        UserError: No (IA)³ adapter, damaged or edited, for another layout, trained (many different factors), or
+            of another tool and without `model`.
     """
     folder = Path(folder)
     config = _json(folder / "adapter_config.json")
     if config.get("peft_type") != "IA3":
         raise UserError(f"{folder} is a PEFT adapter of type {config.get('peft_type')}, not IA3")
     sidecar = _json(folder / SIDECAR) if (folder / SIDECAR).exists() else {}
-    ours = ModelId.from_dict(sidecar["model"]) if sidecar else None
+    ours = ModelId.from_dict(sidecar.get("model")) if sidecar else None
     if model is None and ours is None:
         raise UserError(f"{folder} does not say which weights it is for; add --model")
     identity = model or ours
@@ -93,6 +93,11 @@ def import_peft(folder: str | Path, model: ModelId | None = None) -> Imported:
     if identity.layout is None:
         raise UserError("the model's layout is not known")
     units, factor = _units(folder, config, identity.layout)
+    if sidecar and {str(site): found.tolist() for site, found in units.items()} != sidecar.get("units"):
+        raise UserError(
+            f"{folder}: the adapter's vectors and {SIDECAR} name different units, so one of them was "
+            f"changed; delete {SIDECAR} and add --model to read the vectors as they are"
+        )
     provenance: dict[str, Any] = {"operation": "import", "from": "peft"}
     if ours is not None and (model is None or ours.fits(model)):
         inner = sidecar.get("provenance")

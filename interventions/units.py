@@ -189,8 +189,13 @@ def raw_indices(layout: UnitLayout, slot: Slot, kind: str) -> NDArray[np.int64] 
 
 
 def follow(root: Any, path: str) -> Any:
-    """The attribute at a dotted path; `root` itself for the empty path."""
+    """The attribute at a dotted path; `root` itself for the empty path.
+
+    A multimodal model keeps its text part one step further down, as `language_model`.
+    """
     for name in path.split(".") if path else ():
+        if not hasattr(root, name) and hasattr(root, "language_model"):
+            root = root.language_model
         root = getattr(root, name)
     return root
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from interventions.apply import Intervention
     from interventions.masks import Mask
     from interventions.scores import Floats, Scores
@@ -123,12 +125,13 @@ def top_k_command(
     default="site",
     show_default=True,
     type=click.Choice(["site", "contribution"]),
-    help="As many units in each site; contribution: also in each decile of mean |m|·‖v‖, from --scores.",
+    help="As many units in each site; contribution: also in each decile of mean |m|·‖v‖, see --scores.",
 )
 @click.option("--pooled", is_flag=True, help="Spread the units like all MASKS together, --k of them.")
 @click.option("--k", type=int, help="With --pooled: how many units  [default: the first mask's number]")
 @click.option("--scores", type=_IN, help="Scores that the mask was made from: statistics of the drawn units.")
 @click.option("--concept", help="Whose statistics in --scores  [default: the mask's concept]")
+@click.option("--model", help=f"For --match contribution, when the scores hold no norms. {_MODEL}")
 @_OUT
 def random_command(
     masks: tuple[str, ...],
@@ -139,6 +142,7 @@ def random_command(
     k: int | None,
     scores: str | None,
     concept: str | None,
+    model: str | None,
     out: str,
 ) -> None:
     """A random control for MASKS: as many units in the same layers and kinds."""
@@ -151,6 +155,7 @@ def random_command(
     )
     from interventions.errors import UserError
     from interventions.mask import Mask, layout_for
+    from interventions.removed import value_norms
     from interventions.scores import Scores
 
     loaded = [Mask.load(path) for path in masks]
@@ -168,8 +173,9 @@ def random_command(
     weights = None
     if match == "contribution":
         if statistics is None:
-            raise UserError("--match contribution needs --scores with the references mean_abs and norm")
-        weights = contribution(statistics, concept_of(loaded[0], concept))
+            raise UserError("--match contribution needs --scores, which hold mean |m| of every unit")
+        norms = value_norms(_load_model(model)) if model is not None else None
+        weights = contribution(statistics, concept_of(loaded[0], concept), norms=norms)
     drawn = random_like(
         loaded[0], seed=seed, disjoint=disjoint, contribution=weights, scores=statistics, concept=concept
     )
@@ -239,21 +245,26 @@ def _shares(shown: Mask, model: str | None, scores: Scores | None) -> dict[str, 
     from interventions.removed import removed_share, value_norms
 
     found: dict[str, dict[str, float]] = {}
+    concept = ""
     if scores is not None:
         if not scores.model.fits(shown.model):
             raise UserError(
                 f"the scores are of {scores.model.describe()}, the mask of {shown.model.describe()}"
             )
         concept = str(shown.provenance.get("concept") or scores.concepts[0])
-        found["norm"] = removed_share(shown, scores.reference("norm", concept))
-        found["contribution"] = removed_share(shown, contribution(scores, concept))
+    norms: Mapping[Site, Floats] | None = None
     if model is not None:
         loaded = _load_model(model)
         identity = ModelId.of(loaded)
         if not identity.layout_fits(shown.model):
             raise UserError(f"the mask is of {shown.model.describe()}, the model is {identity.describe()}")
-        norms: dict[Site, Floats] = value_norms(loaded)
+        norms = value_norms(loaded)
+    elif scores is not None:
+        norms = scores.reference("norm", concept)
+    if norms is not None:
         found["norm"] = removed_share(shown, norms)
+    if scores is not None and "mean_abs" in scores.references:
+        found["contribution"] = removed_share(shown, contribution(scores, concept, norms=norms))
     return found
 
 

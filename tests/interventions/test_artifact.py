@@ -19,6 +19,7 @@ from interventions.scores import Scores
 from interventions.selection import top_k
 from interventions.units import Site
 from tests.interventions.making import model_id, random_scores
+from tests.interventions.mutating import mutate, mutations
 
 TENSORS = {"0.act": np.arange(5, dtype=np.float32), "1.act": np.arange(3, dtype=np.int32)}
 
@@ -169,32 +170,6 @@ def test_one_kind_of_file_is_not_read_as_the_other(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- fuzzing
-
-
-@st.composite
-def mutations(draw: st.DrawFn) -> list[tuple[str, int, bytes]]:
-    """A few edits: (what, where in 0 … 2³¹, bytes)."""
-    what = st.sampled_from(["flip", "cut", "insert", "delete", "overwrite", "repeat"])
-    edit = st.tuples(what, st.integers(0, 2**31), st.binary(min_size=1, max_size=16))
-    return draw(st.lists(edit, min_size=1, max_size=4))
-
-
-def mutate(data: bytes, edits: list[tuple[str, int, bytes]]) -> bytes:
-    for what, where, content in edits:
-        at = where % (len(data) + 1)
-        if what == "flip" and at < len(data):
-            data = data[:at] + bytes([data[at] ^ (1 << content[0] % 8)]) + data[at + 1 :]
-        elif what == "cut":
-            data = data[:at]
-        elif what == "insert":
-            data = data[:at] + content + data[at:]
-        elif what == "delete":
-            data = data[:at] + data[at + len(content) :]
-        elif what == "overwrite":
-            data = data[:at] + content + data[at + len(content) :]
-        elif what == "repeat":
-            data = data[:at] + data[max(0, at - len(content)) : at] + data[at:]
-    return data
 
 
 def never_a_traceback_or_another_mask(tmp_path: Path, edits: list[tuple[str, int, bytes]]) -> None:

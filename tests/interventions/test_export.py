@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,19 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from peft import PeftModel
 from torch import nn
 from transformers import AutoModelForCausalLM
 
 from interventions.apply import Intervention, intervene
 from interventions.errors import UserError
-from interventions.export import export_checkpoint, export_csv, export_peft, new_folder
+from interventions.export import SIDECAR, export_checkpoint, export_csv, export_peft, new_folder
 from interventions.hub import model_card, push
 from interventions.imports import import_csv, import_peft
 from interventions.mask import Mask
 from interventions.model_id import ModelId
 from interventions.units import Site, layout_of
 from tests.interventions.making import model_id, random_mask
+from tests.interventions.mutating import mutate, mutations
 from tests.tiny import MODEL_TYPES, tiny_model, tiny_tokenizer
 
 IDS = torch.tensor([[1, 5, 77, 200, 41, 9, 30], [1, 8, 8, 130, 250, 3, 4]])
@@ -141,6 +145,9 @@ def test_damaged_adapters_are_named(tmp_path: Path) -> None:
 
     weights.write_bytes(whole[:-3])
     refused("damaged or no safetensors")
+    first_zero = whole.index(bytes(4), whole.index(b"}}"))
+    weights.write_bytes(whole[:first_zero] + np.float32(1).tobytes() + whole[first_zero + 4 :])
+    refused("name different units, so one of them was changed")
     weights.unlink()
     refused("cannot read .*No such file")
     weights.write_bytes(whole)
@@ -190,6 +197,33 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with new_folder(tmp_path / "empty") as where:
         (where / "file").touch()
     assert [path.name for path in (tmp_path / "empty").iterdir()] == ["file"]
+
+
+@pytest.mark.fuzz
+@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(("adapter_model.safetensors", "adapter_config.json", SIDECAR)), mutations())
+def test_a_mutated_adapter_is_refused_or_unharmed(
+    tmp_path: Path, name: str, edits: list[tuple[str, int, bytes]]
+) -> None:
+    mask = random_mask(tiny_model("llama"), ["act", "v"]) if not (tmp_path / "whole").exists() else None
+    if mask is not None:
+        export_peft(Intervention(mask), tmp_path / "whole")
+        mask.save(tmp_path / "mask")
+        shutil.copytree(tmp_path / "whole", tmp_path / "mutated")
+    path = tmp_path / "mutated" / name
+    whole = path.read_bytes()
+    path.write_bytes(mutate(whole, edits))
+    try:
+        units = import_peft(tmp_path / "mutated").mask.units
+    except UserError as error:
+        assert "\n" not in str(error)
+        return
+    finally:
+        path.write_bytes(whole)
+    known = Mask.load(tmp_path / "mask").units
+    assert {site: found.tolist() for site, found in units.items()} == {
+        site: found.tolist() for site, found in known.items()
+    }
 
 
 # ---------------------------------------------------------------------------------------------------- CSV

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from interventions.apply import Intervention, intervene
 from interventions.families import FAMILIES, family_of
-from interventions.units import base_model, config_of, decoder_layers, follow, layout_of
+from interventions.units import Site, base_model, capture, config_of, decoder_layers, follow, layout_of
+from tests.interventions.making import random_mask
 from tests.tiny import MODEL_TYPES, tiny_model
 
 IDS = torch.tensor([[1, 5, 77, 200, 41, 9]])
@@ -90,3 +92,26 @@ def test_wrappers_are_looked_through() -> None:
     wrapped = torch.compile(model, backend="eager")
     assert base_model(wrapped) is model and config_of(wrapped) is model.config
     assert layout_of(wrapped) == layout_of(model)
+
+
+def test_the_text_part_of_a_multimodal_gemma_3_is_found() -> None:
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration, SiglipVisionConfig
+
+    text = tiny_model("gemma3_text").config
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    vision = SiglipVisionConfig(**small, image_size=28).to_dict()
+    with torch.random.fork_rng(devices=[]):
+        config = Gemma3Config(text_config=text.to_dict(), vision_config=vision, mm_tokens_per_image=4)
+        model = Gemma3ForConditionalGeneration(config).eval()
+    layout = layout_of(model)
+    assert layout == layout_of(tiny_model("gemma3_text"))
+    one = Intervention(random_mask(model, ["act", "q"]))
+    with torch.no_grad():
+        baseline = model(IDS).logits
+        results = []
+        for how in ("hook", "fold"):
+            with intervene(model, one, how=how), capture(model, [Site(2, "act")]) as values:  # type: ignore[arg-type]
+                results.append(model(IDS).logits)
+            assert values[Site(2, "act")].shape == (*IDS.shape, layout.d_ff)
+        torch.testing.assert_close(*results, atol=1e-6, rtol=1e-6)
+        assert not torch.equal(results[0], baseline) and torch.equal(model(IDS).logits, baseline)
