@@ -77,7 +77,7 @@ def import_peft(folder: str | Path, model: ModelId | None = None) -> Imported:
         model: The model the adapter is for; not needed for an adapter that `export_peft` wrote.
 
     Raises:
-        UserError: No (IA)³ adapter, damaged or edited, for another layout, trained (many different factors), or
+        UserError: No (IA)³ adapter, damaged or edited, for another layout, trained (many factors), or
             of another tool and without `model`.
     """
     folder = Path(folder)

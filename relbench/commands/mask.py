@@ -346,7 +346,8 @@ def compare_command(masks: tuple[str, ...], csv_path: str | None) -> None:
         raise UserError("compare needs at least two masks")
     loaded = [Mask.load(path) for path in masks]
     names = _short_names(masks)
-    table = Table(title="Shared units / Jaccard index (on the diagonal: units)", title_justify="left")
+    click.echo("Shared units / Jaccard index of each pair; on the diagonal, units of the mask.")
+    table = Table()
     table.add_column("")
     for name in names:
         table.add_column(name, justify="right")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 from interventions.algebra import difference
 from interventions.apply import Intervention, intervene
+from interventions.controls import random_from_histogram
 from interventions.errors import UserError
 from interventions.fold import Fold, is_folded
 from interventions.mask import Mask
+from interventions.model_id import ModelId
 from interventions.units import Site, layout_of
 from tests.interventions.making import random_mask
 from tests.tiny import MODEL_TYPES, tiny_model
@@ -138,3 +143,25 @@ def test_an_output_units_bias_goes_with_it() -> None:
     with intervene(model, Intervention(mask), how="fold"):
         assert (up.weight[:, units] == 0).all() and (up.bias[units] == 0).all()
         assert (up.weight != 0).sum() == up.weight.numel() - 32 * len(units)
+
+
+@pytest.mark.model
+def test_the_embedded_model_agrees_both_ways_and_is_left_as_it_was(embedded_model_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(embedded_model_path, dtype=torch.float32).eval()
+    layout = layout_of(model)
+    identity = ModelId.of(model)
+    mask = random_from_histogram(dict.fromkeys(layout.sites(), 1.0), 5000, layout, identity, seed=0)
+    ids = torch.randint(10, 1000, (2, 12), generator=torch.Generator().manual_seed(0))
+
+    def last() -> torch.Tensor:
+        with torch.no_grad():
+            return model(ids, logits_to_keep=1).logits
+
+    baseline = last()
+    with intervene(model, Intervention(mask), how="hook"):
+        hooked = last()
+    with intervene(model, Intervention(mask), how="fold"):
+        folded = last()
+    torch.testing.assert_close(folded, hooked, atol=2e-4, rtol=1e-5)
+    assert (hooked - baseline).abs().max() > 1
+    assert torch.equal(last(), baseline) and ModelId.of(model) == identity
