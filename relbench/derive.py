@@ -268,10 +268,11 @@ def canonical(labels: Labels) -> dict[str, str]:
 
 
 def country_subject(tables: Tables, row: Row) -> dict[str, str]:
-    """A country's name as a subject: English has the article that some names need inside a sentence."""
+    """A country's name as a subject, with the article that some names need in English and Spanish."""
     subject = canonical(tables.labels("country", row["iso"]))
-    if row["article"]:
-        subject["en"] = f"{row['article']} {subject['en']}"
+    for language, column in (("en", "article"), ("es", "article_es")):
+        if row[column]:
+            subject[language] = f"{row[column]} {subject[language]}"
     return subject
 
 
