@@ -238,10 +238,10 @@ class _NumPy:
         found: NDArray[np.int32] = values.ravel().take(index + rows, mode="clip")
         return found
 
-    def countdown(self, bounds: Sequence[int]) -> NDArray[np.int32]:
+    def countdown(self, bounds: Sequence[int]) -> NDArray[Any]:
         return self.stops(bounds) - np.arange(bounds[-1], dtype=np.int32)
 
-    def stops(self, bounds: Sequence[int]) -> NDArray[np.int32]:
+    def stops(self, bounds: Sequence[int]) -> NDArray[Any]:
         return np.repeat(np.array(bounds[1:], dtype=np.int32), np.diff(bounds))[None]
 
 
