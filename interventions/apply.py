@@ -23,7 +23,7 @@ from interventions.fold import Fold, folded_identity, is_folded, raw_positions
 from interventions.mask import Mask
 from interventions.model_id import ModelId
 from interventions.scores import Floats
-from interventions.units import Site, base_model, layout_of, module_of, refuse_shared_modules
+from interventions.units import Site, base_model, layout_of, module_of, refuse_compiled, refuse_shared_modules
 
 if TYPE_CHECKING:
     import torch
@@ -256,7 +256,7 @@ def intervene(
 
     Raises:
         UserError: The mask is of another model; how="fold" for something that cannot be folded; layers that
-            share a module.
+            share a module; hooks in a compiled model.
     """
     if how not in ("auto", "hook", "fold"):
         raise UserError(f"unknown how={how!r}; one of auto, hook, fold")
@@ -284,6 +284,8 @@ def intervene(
                     assert plan.what.multiplier is not None
                     fold.multiply(site, units, plan.what.multiplier)
                     handle.folded += 1
+        if by_site:
+            refuse_compiled(model)
         for site, ops in by_site.items():
             hooks.append(_attach(model, site, ops, handle))
         yield handle

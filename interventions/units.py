@@ -231,6 +231,23 @@ def refuse_shared_modules(model: Any, sites: Iterable[Site]) -> None:
                 )
 
 
+def is_compiled(model: Any) -> bool:
+    """Whether torch.compile has been called on a model, as a wrapper or in place, or on a part of it."""
+    return any(
+        "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+
+
+def refuse_compiled(model: Any) -> None:
+    """Raise `UserError` for a compiled model, which ignores hooks that come or go after its compilation."""
+    if is_compiled(model):
+        raise UserError(
+            "this model is compiled (torch.compile), so it would ignore hooks; pass the model as it was loaded, or "
+            "a mask of mode zero or scale at all positions, which goes into the weights"
+        )
+
+
 class _Shape:
     """Remembers [batch, seq] of the layer that is running, for families that flatten the two."""
 
@@ -257,12 +274,13 @@ def capture(model: Any, sites: Iterable[Site]) -> Iterator[dict[Site, Tensor]]:
         and in the dtype of the layer. Nothing is copied off the device; the graph is kept when grad is on.
 
     Raises:
-        UserError: Unknown family, or a site that the model lacks.
+        UserError: Unknown family, a site that the model lacks, or a compiled model.
     """
     import torch
 
     from interventions.fold import folded_factors
 
+    refuse_compiled(model)
     sites = list(sites)
     layout = layout_of(model)
     family: Family = family_of(config_of(model))

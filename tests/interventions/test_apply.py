@@ -500,3 +500,26 @@ def test_quantised_models_are_hooked_and_fit_their_own_masks() -> None:
     refused = pytest.raises(UserError, match="not a plain linear")
     with refused, intervene(model, Intervention(mask), how="fold"):
         pass
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_compiled_models_take_folded_masks_and_refuse_hooks_that_they_would_ignore(in_place: bool) -> None:
+    inner = tiny_model("llama")
+    model: nn.Module = inner
+    if in_place:
+        inner.compile(backend="eager")
+    else:
+        model = torch.compile(inner, backend="eager")  # type: ignore[assignment]
+    baseline = logits(model)
+    one = Intervention(random_mask(model, ["act"]))
+    with intervene(tiny_model("llama"), one) as handle:
+        wanted = logits(handle.model)
+    with intervene(model, one):
+        torch.testing.assert_close(logits(model), wanted, atol=1e-6, rtol=1e-6)
+    assert torch.equal(logits(model), baseline)
+    refused = pytest.raises(UserError, match="is compiled")
+    with refused, intervene(model, one, how="hook"):
+        pass
+    refused = pytest.raises(UserError, match="is compiled")
+    with refused, capture(model, [Site(0, "act")]):
+        pass

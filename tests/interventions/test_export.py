@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import HfApi
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from peft import PeftModel
@@ -287,11 +289,13 @@ class FakeHub:
 
     def create_repo(self, repo: str, *, private: bool, exist_ok: bool) -> str:
         assert exist_ok
+        inspect.signature(HfApi.create_repo).bind(self, repo, private=private, exist_ok=exist_ok)
         FakeHub.uploaded[repo] = ({}, private)
         return f"https://hub.invalid/{repo}"
 
     def upload_folder(self, *, repo_id: str, folder_path: str, commit_message: str) -> None:
-        assert commit_message
+        options = {"repo_id": repo_id, "folder_path": folder_path, "commit_message": commit_message}
+        inspect.signature(HfApi.upload_folder).bind(self, **options)
         FakeHub.uploaded[repo_id] = (files(Path(folder_path)), FakeHub.uploaded[repo_id][1])
 
 
