@@ -13,6 +13,7 @@ from interventions.errors import UserError
 from interventions.files import atomic_write
 from relbench.deltas import Delta, Interval, Pair, delta_of, headline, mean_delta_interval, pair, split_by
 from relbench.prompts import concept
+from relbench.recall import Recall, recall_markdown, recalls
 from relbench.samples import BASELINE, Sample, read_samples
 from relbench.sweep import RANDOM, Treatment, read_treatments
 
@@ -50,8 +51,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What a sweep found: every cell, and a row for each mask."""
+    """What a sweep found: the baseline's recall, every cell, and a row for each mask."""
 
+    recalls: tuple[Recall, ...]
     cells: tuple[Cell, ...]
     rows: tuple[Row, ...]
 
@@ -91,7 +93,7 @@ def make_report(directory: str | Path) -> Report:
         for treatment in treatments
         if treatment.concept is not None and headline(pairs[treatment.id].get(treatment.concept, ()))
     )
-    return Report(cells, rows)
+    return Report(tuple(recalls(by_treatment[BASELINE])), cells, rows)
 
 
 def _subsets(pairs: Sequence[Pair[Sample]]) -> Iterator[tuple[str, list[Pair[Sample]]]]:
@@ -136,21 +138,25 @@ def _row(
 
 
 def write_report(directory: str | Path, report: Report) -> list[Path]:
-    """Write `summary.csv`, `deltas.csv` and a heat map for each method and size.
+    """Write `recall.csv` and `recall.md`, and with masks `summary.csv`, `deltas.csv` and heat maps.
 
     Returns:
-        The files written, in that order.
+        The files written, in that order; a heat map for each method and size.
     """
     directory = Path(directory)
+    recall, table = directory / "recall.csv", directory / "recall.md"
+    _write_csv(recall, [_recall_record(row) for row in report.recalls])
+    with atomic_write(table) as file:
+        file.write(recall_markdown(report.recalls))
+    if not report.rows:
+        return [recall, table]
     summary, cells = directory / "summary.csv", directory / "deltas.csv"
     _write_csv(summary, [_row_record(row) for row in report.rows])
     _write_csv(cells, [_cell_record(cell) for cell in report.cells])
-    return [summary, cells, *_write_heat_maps(directory, report)]
+    return [recall, table, summary, cells, *_write_heat_maps(directory, report)]
 
 
 def _write_csv(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    if not records:
-        raise UserError(f"{path.parent}: there is nothing to report; does the sweep have masks?")
     with atomic_write(path) as file:
         writer = csv.DictWriter(file, records[0].keys(), lineterminator="\n")
         writer.writeheader()
@@ -158,6 +164,18 @@ def _write_csv(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
             {key: f"{value:.6f}" if isinstance(value, float) else value for key, value in record.items()}
             for record in records
         )
+
+
+def _recall_record(row: Recall) -> dict[str, Any]:
+    return {
+        "relation": row.relation,
+        "language": row.language,
+        "n": row.n,
+        "recall": row.recall,
+        "recall_low": row.interval.low,
+        "recall_high": row.interval.high,
+        "majority": row.majority,
+    }
 
 
 def _row_record(row: Row) -> dict[str, Any]:
@@ -206,6 +224,24 @@ def _cell_record(cell: Cell) -> dict[str, Any]:
         "gain_high": delta.gain_interval.high,
         "answer_logprob_change": delta.logprob,
     }
+
+
+def recall_table(report: Report) -> Table:
+    """The baseline's recall, for the terminal."""
+    from rich.table import Table
+
+    table = Table(title="recall without any mask", caption="majority: what one constant answer would recall")
+    for column in ("relation", "lang", "facts", "recall", "majority"):
+        table.add_column(column, justify="left" if column in ("relation", "lang") else "right")
+    for row in report.recalls:
+        table.add_row(
+            row.relation,
+            row.language,
+            str(row.n),
+            f"{row.recall:.2f} {_bounds(row.interval)}",
+            f"{row.majority:.2f}",
+        )
+    return table
 
 
 def method_tables(report: Report) -> list[Table]:

@@ -205,7 +205,7 @@ def _treatments(
     """Baseline, every mask and its random controls; writes the masks."""
     assert lm.model_id.layout is not None
     treatments = [Treatment(BASELINE, BASELINE)]
-    for fraction in config.fractions:
+    for fraction in config.fractions if all_scores else ():
         k = budget(lm.model_id.layout, fraction)
         masks = []
         for scores in all_scores:

@@ -54,7 +54,7 @@ class SweepConfig(BaseModel):
         limit: At most so many evaluated facts a relation and language.
         detect_limit: At most so many scored prompts a relation and language.
         kinds: Unit kinds that are scored and masked.
-        methods: Scoring methods, at least one.
+        methods: Scoring methods; none to measure the baseline alone.
         fractions: Mask sizes, as shares of the distinct `act` neurons.
         random_masks: Random controls a fraction, matched to the pooled layer histogram of all its masks.
         mode, factor, value, percentile, positions: What a mask does to its units.
@@ -76,7 +76,7 @@ class SweepConfig(BaseModel):
     limit: int | None = Field(default=None, ge=1)
     detect_limit: int | None = Field(default=None, ge=1)
     kinds: tuple[str, ...] = ("act",)
-    methods: tuple[MethodConfig, ...] = Field(min_length=1)
+    methods: tuple[MethodConfig, ...] = ()
     fractions: tuple[float, ...] = (0.01,)
     random_masks: int = Field(default=3, ge=0)
     mode: Literal["zero", "scale", "mean", "constant", "resample"] = "zero"

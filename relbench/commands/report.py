@@ -17,11 +17,11 @@ def report(directory: str) -> None:
 def show_report(directory: Path) -> None:
     """Print a sweep's tables, and write and name its files."""
     from relbench.console import console
-    from relbench.report import make_report, method_tables, write_report
+    from relbench.report import make_report, method_tables, recall_table, write_report
 
     made = make_report(directory)
     terminal = console()
-    for table in method_tables(made):
+    for table in method_tables(made) or [recall_table(made)]:
         terminal.print(table)
     for path in write_report(directory, made):
         click.echo(f"wrote {path}")

@@ -125,7 +125,7 @@ def test_the_report_says_what_the_samples_say(finished: Path, tmp_path: Path) ->
     shutil.copytree(finished, directory)
     report = make_report(directory)
     files = write_report(directory, report)
-    assert [path.suffix for path in files] == [".csv", ".csv", ".png", ".png"]
+    assert [path.suffix for path in files] == [".csv", ".md", ".csv", ".csv", ".png", ".png"]
     assert all(path.stat().st_size > 0 for path in files)
     samples = read_samples(directory / "samples.jsonl")
     with open(directory / "deltas.csv", encoding="utf-8") as file:
@@ -156,6 +156,27 @@ def test_a_random_mask_has_the_layers_of_all_masks(finished: Path) -> None:
             assert abs(load[t.id].layers() - expected).max() <= 1
 
 
+def test_without_methods_the_baseline_alone_is_measured(
+    tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from relbench.commands.report import show_report
+
+    config = _config(tiny_checkpoint, methods=[], languages=["en", "ja"])
+    directory = run_sweep(config, tmp_path / "run", progress=False)
+    assert [treatment.id for treatment in read_treatments(directory)] == [BASELINE]
+    show_report(directory)
+    assert "recall without any mask" in capsys.readouterr().out
+    samples = read_samples(directory / "samples.jsonl")
+    with open(directory / "recall.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4
+    for row in rows:
+        own = [s for s in samples if (s.relation, s.language) == (row["relation"], row["language"])]
+        assert int(row["n"]) == len(own) == 4
+        assert float(row["recall"]) == sum(s.recall for s in own) / 4
+    assert "| star_constellation | 4 |" in (directory / "recall.md").read_text()
+
+
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -165,7 +186,6 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
         ({"relations": ["nope"]}, "unknown relation"),
         ({"languages": ["xx"]}, "unknown language"),
         ({"methods": [{"name": "guess"}]}, "guess"),
-        ({"methods": []}, "methods"),
         ({"fractions": [2]}, "fractions"),
         ({"surprise": 1}, "surprise: is unknown"),
         ({"shots": -1}, "shots"),
