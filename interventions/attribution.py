@@ -155,7 +155,7 @@ class Attribution:
                 values[site] = _array(scores[:, here])
                 references["answer_spread"][site] = _array(spread[:, here])
                 references["mean_abs"][site] = _array(mean_abs[kind][layer])
-                references["norm"][site] = _array(write.vectors.to(lens.dtype).norm(dim=-1))
+                references["norm"][site] = _array(write.norms)
         parameters = self._parameters(chosen, prompts, encoded, peers) | notes
         return MethodResult(values=values, references=references, parameters=parameters)
 

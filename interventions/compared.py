@@ -60,7 +60,7 @@ def value_norm(
     budget: int = DEFAULT_BUDGET,
 ) -> Tensor:
     """(d) `|v|`, the norm of the write at coefficient one."""
-    norms = torch.stack([write.vectors.to(lens.dtype).norm(dim=-1) for write in writes])
+    norms = torch.stack([write.norms.to(lens.dtype) for write in writes])
     return norms[:, None].expand(-1, len(targets), -1)
 
 

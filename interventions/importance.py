@@ -20,7 +20,7 @@ from interventions.lens import DEFAULT_BUDGET, Base, Lens
 from interventions.stream import Stream, Write
 
 # Candidates evaluated between two looks at the K-th best value.
-_STEP = 64
+_STEP = 24
 
 
 class Top(NamedTuple):
@@ -49,9 +49,9 @@ def increase(
     Args:
         lens: The lens.
         base: The lens of B states.
-        u: `[N, V]`, raw logits of the writes at coefficient one (`lens.linear`).
+        u: `[N, V]`, raw logits of the writes at coefficient one (`lens.linear`); overwritten.
         coefficients: `[N]`.
-        rows: `[N]`, which state each write is added to; or one state for all.
+        rows: `[N]`, which state each write is added to, equal ones side by side; or one state for all.
         targets: `[B]`, token ids of the states.
 
     Returns:
@@ -62,16 +62,19 @@ def increase(
         assert base.raw is not None
         logits = lens.cap(base.raw[rows] + coefficients[:, None] * u)
         return logits.log_softmax(-1).gather(-1, target)[:, 0] - base.log_prob[rows]
-    probs = base.probs[rows]
-    centred = u - _expectation(u, probs)[:, None]
+    centred = u.sub_(_expectation(u, base.probs, rows)[:, None])
     linear = coefficients * centred.gather(-1, target)[:, 0]
-    tail = _expectation(centred.mul_(coefficients[:, None]).expm1_(), probs)
+    tail = _expectation(centred.mul_(coefficients[:, None]).expm1_(), base.probs, rows)
     return linear - tail.log1p()
 
 
-def _expectation(values: Tensor, probs: Tensor) -> Tensor:
-    """`sum_t p_t values_nt`, for `[V]` or `[N, V]` probabilities."""
-    return values @ probs if probs.ndim == 1 else torch.einsum("nv,nv->n", values, probs)
+def _expectation(values: Tensor, probs: Tensor, rows: Tensor | int) -> Tensor:
+    """`sum_t p_t values_nt` under each row's probabilities, one matrix-vector product a run of equal rows."""
+    if isinstance(rows, int):
+        return values @ probs[rows]
+    own, counts = rows.unique_consecutive(return_counts=True)
+    parts = zip(own.tolist(), values.split(counts.tolist()), strict=True)
+    return torch.cat([part @ probs[row] for row, part in parts])
 
 
 def of_vectors(
@@ -238,7 +241,7 @@ def top(
     scale = lens.scale(stream.final)
     states = stream.before(kind).to(lens.dtype)
     layers, readouts = states.shape[:2]
-    norms = torch.stack([write.vectors.to(lens.dtype).norm(dim=-1) for write in writes])
+    norms = torch.stack([write.norms for write in writes])
     found = []
     block = max(1, lens.rows_within(budget) // layers)
     for start in range(0, readouts, block):
@@ -310,7 +313,7 @@ def top_by_position(
         coefficients = coefficients / stream.post_scale["attn"].to(lens.dtype)[:, :, None]
     vectors = [write.vectors.to(lens.dtype) for write in writes]
     dots = torch.stack([v @ gradients[layer] for layer, v in enumerate(vectors)])
-    norms = torch.stack([v.norm(dim=-1) for v in vectors]) * gradients.norm(dim=-1, keepdim=True)
+    norms = torch.stack([write.norms for write in writes]) * gradients.norm(dim=-1, keepdim=True)
     upper = coefficients * dots[..., None]
     upper = upper + 8 * torch.finfo(lens.dtype).eps * coefficients.abs() * norms[..., None]
     return _top(lens, base, writes, coefficients, upper, scale[0], target, k, budget)
@@ -349,7 +352,7 @@ def _top(
         new = torch.empty(len(chosen), dtype=lens.dtype, device=upper.device)
         block = lens.rows_within(budget)
         for start in range(0, len(chosen), block):
-            part = chosen[start : start + block]
+            part, back = chosen[start : start + block].sort()
             units, place = (part // positions).unique(return_inverse=True)
             rows = units // width
             vectors = torch.empty(
@@ -359,14 +362,15 @@ def _top(
                 here = rows == layer
                 vectors[here] = writes[layer].vectors[units[here] % width].to(lens.dtype)
             u = lens.linear(vectors, scales[rows])
-            values_here = increase(lens, base, u[place], flat[part], rows[place], targets)
+            u = u if len(units) == len(part) else u[place]
+            values_here = increase(lens, base, u, flat[part], rows[place], targets)
             if weights is not None:
                 values_here = weights[rows[place]] * values_here.expm1()
-            new[start : start + block] = values_here
+            new[start + back] = values_here
         values = torch.cat([values, new])
         worst = values.topk(k).values[-1]
         # Bounds fall, so the units whose bound reaches the K-th best value are the next ones in order.
-        reach = min(int((bounds >= worst).sum()), len(values) + max(_STEP, k // 4), len(order))
+        reach = min(int((bounds >= worst).sum()), len(values) + _STEP, len(order))
     best = values.topk(k)
     winners = order[best.indices]
     units = winners // positions

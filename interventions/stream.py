@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,6 +45,12 @@ class Write:
     vectors: Tensor
     bias: Tensor | None
     post_eps: float | None
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """`[units]`, norms of the vectors; at least float32."""
+        half = self.vectors.dtype in (torch.float16, torch.bfloat16)
+        return (self.vectors.float() if half else self.vectors).norm(dim=-1)
 
 
 def output_weight(module: nn.Module) -> Tensor:
