@@ -131,8 +131,22 @@ class RelbenchLM(HFLM):
         return requests
 
     def plan(self, requests: Sequence[TokenRequest]) -> Plan:
-        """How to score `requests` with shared prefixes within this model's window."""
-        return make_plan(requests, self.max_length)
+        """How to score `requests` with shared prefixes within this model's window.
+
+        Raises:
+            UserError: An answer has no token of its own, or does not fit the window.
+        """
+        for request in requests:
+            if not request.continuation:
+                before = self.tok_decode(list(request.context[-8:]))
+                raise UserError(
+                    f"the answer after {before!r} has no token of its own: the tokenizer joins it with the "
+                    "prompt; `relbench tasks check --tokenizer MODEL` finds such prompts"
+                )
+        try:
+            return make_plan(requests, self.max_length)
+        except ValueError as error:
+            raise UserError(f"cannot score: {error}") from error
 
     def score_plan(self, plan: Plan, *, progress: bool = False) -> list[AnswerScore]:
         """Scores of a plan's requests under the model's interventions."""

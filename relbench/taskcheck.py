@@ -93,56 +93,56 @@ def summaries(relations: Sequence[str]) -> list[Summary]:
 
 
 def check_tokens(
-    relations: Sequence[str],
-    languages: Sequence[str],
-    encode: Callable[[str], list[int]],
-    prompt_of: Callable[[Fact, Relation, str], str],
+    relations: Sequence[str], languages: Sequence[str], encode: Callable[[str], list[int]]
 ) -> list[Finding]:
-    """What a tokenizer makes of prompts and answers.
+    """What a tokenizer makes of prompts and answers, in every template.
 
     Args:
         relations, languages: What to check.
         encode: Text → token ids, as lm-eval would call it.
-        prompt_of: Prompt of a fact in a language, ending before the answer.
 
     Returns:
-        Errors for answers without a token of their own, warnings for boundaries that move and for
-        accepted answers whose tokens begin another object's.
+        Errors for answers without a token of their own, warnings for boundaries that move (one a
+        template) and for accepted answers whose tokens begin another object's.
     """
-    findings = []
+    findings: list[Finding] = []
     for name in relations:
         relation = load_relation(name)
+        facts = load_facts(name)
         for language in languages:
-            if language not in relation.languages:
-                continue
-            delimiter = LANGUAGES[language].delimiter
-            by_tokens: dict[tuple[int, ...], tuple[str, str]] = {}
-            for fact in load_facts(name):
-                if not fact.has_language(language):
-                    continue
-                prompt = prompt_of(fact, relation, language)
-                context = encode(prompt)
-                for object_ in fact.objects:
-                    for answer in object_.labels.get(language, ()):
-                        whole = encode(prompt + delimiter + answer)
-                        own = tuple(whole[len(context) :])
-                        if not own:
-                            findings.append(
-                                Finding(name, language, "error", f"{answer!r} has no token of its own")
-                            )
-                        elif whole[: len(context)] != context:
-                            findings.append(
-                                Finding(
-                                    name,
-                                    language,
-                                    "warning",
-                                    f"the token boundary before {answer!r} moves in {prompt!r}",
-                                )
-                            )
-                        else:
-                            by_tokens.setdefault(own, (object_.id, answer))
-            findings += _token_prefixes(name, language, by_tokens)
+            if language in relation.languages:
+                present = [fact for fact in facts if fact.has_language(language)]
+                findings += _tokens(relation, language, present, encode)
     return findings
+
+
+def _tokens(
+    relation: Relation, language: str, facts: Sequence[Fact], encode: Callable[[str], list[int]]
+) -> Iterator[Finding]:
+    by_tokens: dict[tuple[int, ...], tuple[str, str]] = {}
+    for name, template in relation.templates[language].items():
+        moved: list[str] = []
+        for fact in facts:
+            prompt = template.replace("{subject}", fact.subject[language]) + LANGUAGES[language].delimiter
+            # Where lm-eval splits: it moves white space at the end of the prompt to the answer.
+            context = encode(prompt.rstrip())
+            for object_ in fact.objects:
+                for answer in object_.labels.get(language, ()):
+                    whole = encode(prompt + answer)
+                    own = tuple(whole[len(context) :])
+                    if not own:
+                        message = f"{answer!r} has no token of its own after {prompt!r}"
+                        yield Finding(relation.name, language, "error", message)
+                    elif whole[: len(context)] != context:
+                        moved.append(f"{answer!r} after {prompt!r}")
+                    else:
+                        by_tokens.setdefault(own, (object_.id, answer))
+        if moved:
+            message = (
+                f"template {name!r}: the token boundary moves before {len(moved)} answers, such as {moved[0]}"
+            )
+            yield Finding(relation.name, language, "warning", message)
+    yield from _token_prefixes(relation.name, language, by_tokens)
 
 
 def _token_prefixes(

@@ -100,14 +100,7 @@ def _token_findings(names: tuple[str, ...], tokenizer: str) -> list[Finding]:
     from relbench.taskcheck import check_tokens
 
     encoder = AutoTokenizer.from_pretrained(resolve(tokenizer))
-    return check_tokens(
-        names,
-        tuple(LANGUAGES),
-        lambda text: encoder.encode(text),
-        lambda fact, relation, language: relation.template(language, "completion").replace(
-            "{subject}", fact.subject[language]
-        ),
-    )
+    return check_tokens(names, tuple(LANGUAGES), encoder.encode)
 
 
 def _print_summaries(rows: list[Summary]) -> None:

@@ -125,38 +125,43 @@ def test_each_mistake_in_the_description_is_an_error(
     assert any(message in error for error in errors), errors
 
 
-def test_token_boundaries_and_prefixes() -> None:
-    def encode(text: str) -> list[int]:
-        return [hash(word) for word in text.split(" ")]
+def _words(text: str) -> list[int]:
+    """A tokenizer of words: two prompts with a common beginning share their first tokens."""
+    return [hash(word) for word in text.split(" ")]
 
-    findings = check_tokens(
-        ["star_constellation"],
-        ["en"],
-        encode,
-        lambda fact, relation, language: relation.template(language, "completion").replace(
-            "{subject}", fact.subject[language]
-        ),
-    )
-    # "Canis" never stands alone; every other multi-word answer starts with a word of its own.
-    assert all(finding.level == "warning" for finding in findings)
-    merged = check_tokens(["star_constellation"], ["en"], lambda text: [len(text)], lambda *_: "x")
-    assert all("no token of its own" in finding.message for finding in merged if finding.level == "error")
-    assert any(finding.level == "error" for finding in merged)
+
+def test_words_as_tokens_have_no_boundary_problems() -> None:
+    findings = check_tokens(["country_capital"], ["en"], _words)
+    assert all("begin those of" in finding.message for finding in findings)
+
+
+def test_answers_that_begin_others_are_named() -> None:
+    findings = check_tokens(["thing_count"], ["en"], lambda text: [ord(letter) for letter in text])
+    assert any("'six' begin those of 'sixteen'" in finding.message for finding in findings)
+
+
+def test_answers_without_a_token_are_errors() -> None:
+    findings = check_tokens(["star_constellation"], ["ja"], lambda text: [len(text)])
+    assert findings
+    assert all(finding.level == "error" and "no token of its own" in finding.message for finding in findings)
+
+
+def test_moving_boundaries_are_warnings() -> None:
+    findings = check_tokens(["star_constellation"], ["ja"], lambda text: [len(text), *map(ord, text)])
+    assert {finding.level for finding in findings if "boundary moves" in finding.message} == {"warning"}
+    assert sum("boundary moves" in finding.message for finding in findings) == 3
 
 
 @pytest.mark.model
-def test_every_answer_has_a_token_of_its_own(embedded_model_path: Path) -> None:
+@pytest.mark.parametrize("name", ["smollm2-135m", "gemma3-270m"])
+def test_every_answer_has_a_token_of_its_own(name: str) -> None:
     from transformers import AutoTokenizer
 
     from relbench.languages import LANGUAGES
+    from relbench.models import checkpoint_path, get_model, is_cached
 
-    tokenizer = AutoTokenizer.from_pretrained(embedded_model_path)
-    findings = check_tokens(
-        relation_names(),
-        tuple(LANGUAGES),
-        tokenizer.encode,
-        lambda fact, relation, language: relation.template(language, "completion").replace(
-            "{subject}", fact.subject[language]
-        ),
-    )
+    if not is_cached(get_model(name)):
+        pytest.skip(f"{name} is not in the cache: run `relbench models pull {name}`")
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint_path(get_model(name)))
+    findings = check_tokens(relation_names(), tuple(LANGUAGES), tokenizer.encode)
     assert [str(finding) for finding in findings if finding.level == "error"] == []
