@@ -1,10 +1,11 @@
-"""Relations from other people's files: LRE, BEAR, LAMA and ParaRel, turned into a relation folder.
+"""Relations from other files: CSV tables, LRE, BEAR, LAMA and ParaRel, turned into a relation folder.
 
 Nothing is guessed silently: what is dropped or merged is reported, with the reason.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import re
@@ -262,6 +263,29 @@ def read_bear(path: Path) -> Source:
     return _with_templates(triples, entry.get("templates", ()), path.stem)
 
 
+def read_csv(path: Path, templates: Sequence[str] = ()) -> Source:
+    """A table with the columns `subject` and `object`; a subject on several lines has several answers.
+
+    Args:
+        path: The table, with a header line.
+        templates: "[X] … [Y]", at least one.
+
+    Raises:
+        UserError: A column is missing.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} is not a CSV file: {error}") from error
+    if not rows or not {"subject", "object"} <= rows[0].keys():
+        raise UserError(f"{path} needs a header with the columns subject and object, and a line a fact")
+    triples = tuple(Triple(row["subject"] or "", row["object"] or "") for row in rows)
+    return _with_templates(triples, templates, path.stem)
+
+
 def read_lama(path: Path, templates: Sequence[str] = ()) -> Source:
     """LAMA or ParaRel JSON lines with `sub_label` and `obj_label`.
 
@@ -306,6 +330,7 @@ def _with_templates(triples: tuple[Triple, ...], texts: Iterable[str], name: str
 
 
 READERS: Mapping[str, Callable[..., Source]] = {
+    "csv": read_csv,
     "lre": read_lre,
     "bear": read_bear,
     "lama": read_lama,

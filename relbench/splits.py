@@ -107,7 +107,7 @@ class _Plan:
         return SHARES[split] * max(len(self.facts[name]) - N_SHOTS, 1)
 
     def choose_shots(self) -> None:
-        """Eight subjects a relation, with as many different answers as there are, shared ones first."""
+        """Eight subjects a relation (a quarter of a small one), with different answers, shared ones first."""
         smallest_first = sorted(self.facts, key=lambda name: (len(self.facts[name]), name))
         for name in smallest_first:
             used = Counter(
@@ -116,11 +116,10 @@ class _Plan:
                 if self.split.get(self.cluster[fact.subject_id]) == "shots"
             )
             frequency = Counter(fact.answer_id for fact in self.facts[name])
-            while self.count[name]["shots"] < N_SHOTS:
+            # A small relation keeps more of its facts to score and test.
+            wanted = min(N_SHOTS, max(1, len(self.facts[name]) // 4))
+            while self.count[name]["shots"] < wanted:
                 free = [f for f in self.facts[name] if self.cluster[f.subject_id] not in self.split]
-                # A relation that would be left without facts to test keeps fewer shots.
-                if len(free) <= 3 * N_SHOTS and self.count[name]["shots"]:
-                    break
                 if not free:
                     break
                 # New answers first, and among them common ones: rare answers are wanted in eval.

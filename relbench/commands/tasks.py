@@ -147,14 +147,16 @@ def new(relation: str) -> None:
 
 
 @tasks.command("import")
-@click.argument("format_", metavar="FORMAT", type=click.Choice(["lre", "bear", "lama", "pararel"]))
+@click.argument("format_", metavar="FORMAT", type=click.Choice(["csv", "lre", "bear", "lama", "pararel"]))
 @click.argument("file", type=click.Path())
 @click.option("--relation", required=True, help="Name of the new relation.")
 @click.option("--language", default="en", show_default=True, help="Language of its labels and templates.")
 @click.option("--domain", default="thing", show_default=True, help="Type of the subjects.")
 @click.option("--range", "range_", default="thing", show_default=True, help="Type of the objects.")
 @click.option("--licence", default="unknown", show_default=True, help="Licence of the data.")
-@click.option("--template", "templates", multiple=True, help="lama, pararel: '[X] … [Y]'; repeat for more.")
+@click.option(
+    "--template", "templates", multiple=True, help="csv, lama, pararel: '[X] … [Y]'; repeat for more."
+)
 def import_(
     format_: str,
     file: str,
@@ -165,7 +167,7 @@ def import_(
     licence: str,
     templates: tuple[str, ...],
 ) -> None:
-    """Turn a FILE of another data set into a relation folder, and say what was dropped."""
+    """Turn a table or a FILE of another data set into a relation folder, and say what was dropped."""
     from pathlib import Path
 
     from interventions.errors import UserError
@@ -174,8 +176,8 @@ def import_(
 
     if language not in LANGUAGES:
         raise UserError(f"unknown language {language!r}; languages are {', '.join(LANGUAGES)}")
-    if templates and format_ not in ("lama", "pararel"):
-        raise UserError(f"--template is for lama and pararel; {format_} files bring their own")
+    if templates and format_ in ("lre", "bear"):
+        raise UserError(f"--template is for the other formats; {format_} files bring their own")
     source = READERS[format_](Path(file), *([templates] if templates else []))
     made = import_relation(
         source,
