@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -198,6 +197,7 @@ class Run:
             Weights [concepts, rows] of the mean over negatives, every concept among them counting the same;
             the rows of each concept's positives; and rows [concepts, samples] drawn from its negatives.
         """
+        _, concept_of = np.unique([prompt.concept for prompt in prompts], return_inverse=True)
         weights = np.zeros((self.n_concepts, self.responses.n_prompts), np.float32)
         positives: list[NDArray[np.int64]] = [np.empty(0, np.int64)] * self.n_concepts
         samples = np.empty((self.n_concepts, self.options.samples), np.int64)
@@ -205,9 +205,9 @@ class Run:
             for label, number in enumerate(contrast.concepts):
                 positives[number] = self.row_of[contrast.rows[contrast.labels == label]]
                 negative = contrast.rows[contrast.labels != label]
-                sizes = Counter(prompts[row].concept for row in negative)
-                for row in negative:
-                    weights[number, self.row_of[row]] += 1 / (len(sizes) * sizes[prompts[row].concept])
+                sizes = np.bincount(concept_of[negative])
+                share = 1 / (np.count_nonzero(sizes) * sizes[concept_of[negative]])
+                np.add.at(weights[number], self.row_of[negative], share)
                 if self.options.samples:
                     drawn = seeded(seed, f"samples:{concepts[number]}").choice(
                         negative, self.options.samples, replace=len(negative) < self.options.samples
