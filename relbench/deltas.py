@@ -54,7 +54,7 @@ class Delta:
     Attributes:
         n: Number of questions.
         before, after: Recall, as shares.
-        before_interval: Clopper–Pearson interval of `before`.
+        before_interval, after_interval: Their Clopper–Pearson intervals.
         delta: `after - before`.
         delta_interval: Newcombe's interval for paired proportions.
         loss: Share of the baseline-right questions that become wrong; NaN without any.
@@ -68,6 +68,7 @@ class Delta:
     before: float
     after: float
     before_interval: Interval
+    after_interval: Interval
     delta: float
     delta_interval: Interval
     loss: float
@@ -126,6 +127,7 @@ def delta_of(pairs: Sequence[Pair[Sample]]) -> Delta:
         before=right / n,
         after=(right - lost + gained) / n,
         before_interval=proportion_interval(right, n),
+        after_interval=proportion_interval(right - lost + gained, n),
         delta=(gained - lost) / n,
         delta_interval=paired_interval(right - lost, lost, gained, n - right - gained),
         loss=lost / right if right else nan,
