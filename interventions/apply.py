@@ -148,6 +148,7 @@ class Handle:
         interventions: What was asked for.
         forced: A mask of another model of the same layout was let in.
         folded, hooked: Number of sites (over all interventions) that went in each way.
+        forward_passes: How many forward passes the model has finished so far; not counted when all is folded.
         position_mask: Bool [batch, seq], True where the intervention acts, on any device; or one such tensor
             for each of the positions in use. Set it before each forward pass when an intervention has
             positions other than `all`; with a KV cache, seq is that of the tokens passed in.
@@ -158,7 +159,11 @@ class Handle:
     forced: bool = False
     folded: int = 0
     hooked: int = 0
+    forward_passes: int = 0
     position_mask: Tensor | Mapping[str, Tensor] | None = field(default=None, repr=False)
+
+    def _count(self, *_: object) -> None:
+        self.forward_passes += 1
 
     def rows(self, positions: Positions, shape: torch.Size) -> Tensor:
         """The position mask of `positions`, in the shape of a response without its last axis.
@@ -256,7 +261,8 @@ def intervene(
 
     Raises:
         UserError: The mask is of another model; how="fold" for something that cannot be folded; layers that
-            share a module; hooks in a compiled model.
+            share a module; hooks in a compiled model; or, at the end of the block, a model that ran without
+            calling a hooked module, so that the mask did nothing.
     """
     if how not in ("auto", "hook", "fold"):
         raise UserError(f"unknown how={how!r}; one of auto, hook, fold")
@@ -284,11 +290,18 @@ def intervene(
                     assert plan.what.multiplier is not None
                     fold.multiply(site, units, plan.what.multiplier)
                     handle.folded += 1
+        reached: set[Site] = set()
         if by_site:
             refuse_compiled(model)
+            hooks.append(base_model(model).register_forward_hook(handle._count))
         for site, ops in by_site.items():
-            hooks.append(_attach(model, site, ops, handle))
+            hooks.append(_attach(model, site, ops, handle, reached))
         yield handle
+        if handle.forward_passes and (missed := by_site.keys() - reached):
+            raise UserError(
+                f"the mask did not act: the model ran without calling the linear map of {min(missed)!s}"
+                " (a fused kernel in its place?); load the model without such kernels"
+            )
     finally:
         for hook in hooks:
             hook.remove()
@@ -408,17 +421,24 @@ def _op(model: Any, plan: _Plan, site: Site, units: NDArray[np.int32]) -> _Op:
     )
 
 
-def _attach(model: Any, site: Site, ops: list[_Op], handle: Handle) -> torch.utils.hooks.RemovableHandle:
-    """Hook the module of one site, before other hooks: `capture` then sees what the model goes on with."""
+def _attach(
+    model: Any, site: Site, ops: list[_Op], handle: Handle, reached: set[Site]
+) -> torch.utils.hooks.RemovableHandle:
+    """Hook the module of one site, before other hooks: `capture` then sees what the model goes on with.
+
+    Sites whose hook has run are added to `reached`.
+    """
     module, slot = module_of(model, site)
     if slot.side == "input":
 
         def before(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            reached.add(site)
             return (_changed(args[0], ops, handle), *args[1:])
 
         return module.register_forward_pre_hook(before, prepend=True)
 
     def after(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+        reached.add(site)
         return _changed(output, ops, handle)
 
     return module.register_forward_hook(after, prepend=True)

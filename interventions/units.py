@@ -243,8 +243,8 @@ def refuse_compiled(model: Any) -> None:
     """Raise `UserError` for a compiled model, which ignores hooks that come or go after its compilation."""
     if is_compiled(model):
         raise UserError(
-            "this model is compiled (torch.compile), so it would ignore hooks; pass the model as it was loaded, or "
-            "a mask of mode zero or scale at all positions, which goes into the weights"
+            "this model is compiled (torch.compile), so it would ignore hooks; pass the model as it was "
+            "loaded, or a mask of mode zero or scale at all positions, which goes into the weights"
         )
 
 

@@ -523,3 +523,21 @@ def test_compiled_models_take_folded_masks_and_refuse_hooks_that_they_would_igno
     refused = pytest.raises(UserError, match="is compiled")
     with refused, capture(model, [Site(0, "act")]):
         pass
+
+
+def test_a_mask_that_the_model_ran_past_is_an_error() -> None:
+    """A fused kernel that takes the weight but does not call the module would leave a hook unused."""
+    model = tiny_model("llama")
+    mlp = model.model.layers[1].mlp
+    mlp.forward = lambda x: nn.functional.silu(mlp.gate_proj(x)) * mlp.up_proj(x) @ mlp.down_proj.weight.T
+    one = Intervention(random_mask(model, ["act"]))
+    with pytest.raises(UserError, match=r"did not act: .* of 1\.act"), intervene(model, one, how="hook"):
+        logits(model)
+    with intervene(model, one, how="hook") as handle:
+        assert handle.forward_passes == 0
+    with intervene(model, one) as handle:
+        logits(model)
+        assert handle.folded == 3 and handle.forward_passes == 0
+    with intervene(tiny_model("llama"), one, how="hook") as handle:
+        logits(handle.model)
+        assert handle.forward_passes == 1
