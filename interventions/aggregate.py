@@ -1,5 +1,4 @@
-"""From scores of single prompts to scores of concepts: aggregation over prompts, and contrast between
-concepts."""
+"""From scores of prompts to scores of concepts: aggregation over prompts and contrast of concepts."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ class _Sum:
 
 @dataclass
 class Summary:
-    """Running sums of one concept's prompts; memory grows with its distinct answers, never with its
-    prompts."""
+    """Running sums of one concept's prompts; memory grows with its distinct answers alone."""
 
     by_answer: dict[str, _Sum] = field(default_factory=dict)
 
@@ -88,8 +86,7 @@ class Summary:
         return frozenset(map(answer_type, self.by_answer))
 
     def answer_spread(self) -> Tensor:
-        """Standard deviation over answers of the mean of each answer's prompts, `[units]`; 0 for one
-        answer."""
+        """Standard deviation over answers of each answer's mean, `[units]`; 0 for one answer."""
         return torch.stack([part.mean for part in self.by_answer.values()]).std(0, correction=0)
 
 

@@ -1,5 +1,4 @@
-"""Attention taken apart at one readout: heads, positions, and the coefficient of each attention unit at each
-position.
+"""Attention taken apart at one readout: heads, positions, and units at each position.
 
 Unit (j, k) of query head j writes `sum_p alpha_j(p) value(p, k)` times its column of the output projection;
 its coefficient at position p is `alpha_j(p) value(p, k)`. Under grouped-query attention query head j reads KV
@@ -37,8 +36,7 @@ class Attention:
     values: Tensor
 
     def coefficients(self) -> Tensor:
-        """`[L, heads * head_dim, T]`: coefficient of each attention unit at each position; sums to its
-        activation."""
+        """`[L, heads * head_dim, T]`: coefficients by position; they sum to the activation."""
         groups = self.weights.shape[1] // self.values.shape[2]
         values = self.values.repeat_interleave(groups, dim=2)
         return torch.einsum("lht,lthk->lhkt", self.weights, values).flatten(1, 2)
@@ -46,8 +44,7 @@ class Attention:
 
 @contextmanager
 def eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Compute attention in the form that can hand out its weights, and go back to the former one
-    afterwards."""
+    """Compute attention in the form that hands out its weights, then go back to the former one."""
     before = model.config._attn_implementation
     try:
         if before != "eager":

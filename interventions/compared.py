@@ -1,5 +1,4 @@
-"""Static scores of a unit at one readout, all with one interface: the log-probability increase and its
-rivals.
+"""Static scores of a unit at one readout: the log-probability increase and its rivals, one interface.
 
 Forms (b) to (h) are those that arXiv 2312.12141 compares with its log-probability increase. In the formulas m
 is the unit's coefficient, v its write, x the stream before its sublayer, S the lens, w the answer token. Each

@@ -1,5 +1,4 @@
-"""One prediction explained: layers, heads, value neurons and query neurons, each with the tokens it
-promotes."""
+"""One prediction explained: layers, heads, value and query neurons, and the tokens they promote."""
 
 from __future__ import annotations
 
@@ -376,8 +375,7 @@ def _heads(
 def _queries(
     reader: _Reader, ffn: importance.Top, attention: importance.Top, share_floor: float | None
 ) -> dict[str, tuple[QueryScores, Keys]]:
-    """Scores and subkeys by the value neurons' subkey: attention, and gate and up (only up in ungated
-    families)."""
+    """Scores and subkeys by the value neurons' subkey: attention, gate (if there is one) and up."""
     model, positions = reader.model, torch.full_like(ffn.positions, reader.last)
     keys = {
         "attention": keys_of(

@@ -1,5 +1,6 @@
-"""Attribution by gradients of the whole model: gradient times activation, integrated gradients, attribution
-patching.
+"""Attribution by gradients of the whole model, not of the lens.
+
+Gradient times activation, integrated gradients on activations, and attribution patching.
 
 Unlike the lens, these count what later layers do with a unit's write. A unit's gradient is read where its
 activation enters the output projection; every function gives scores of the shape that

@@ -1,5 +1,4 @@
-"""Log-probability increase: what adding a unit's write to the residual stream does to the answer's log
-probability.
+"""Log-probability increase: what a unit's write to the residual stream does for the answer token.
 
 `Imp(v) = log p(w | x + v) - log p(w | x)` under the lens (arXiv 2312.12141), x the stream before the
 sublayer. With `u = S v`, `p = softmax(S x)` and `c = u - E_p[u]`, `Imp(m v) = m c_w - log1p(sum_t p_t expm1(m
@@ -149,8 +148,7 @@ def first_order(
     *,
     budget: int = DEFAULT_BUDGET,
 ) -> Tensor:
-    """First-order log-probability increase of every unit of a kind: `m v' S' (e_w - p)`, the bound of the
-    exact one.
+    """First-order log-probability increase of every unit, `m v' S' (e_w - p)`: the bound of the exact one.
 
     Args:
         lens: The lens.

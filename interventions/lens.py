@@ -102,16 +102,14 @@ class Lens:
         return (final.square().mean(-1) + self.eps).sqrt()
 
     def read(self, vectors: Tensor) -> Tensor:
-        """`diag(gain) (I - 11'/d) v`: what the unembedding sees of residual-stream vectors `[..., d]`,
-        unscaled."""
+        """`diag(gain) (I - 11'/d) v` `[..., d]`: what the unembedding sees of stream vectors, unscaled."""
         vectors = vectors.to(self.dtype)
         if self.centre:
             vectors = vectors - vectors.mean(-1, keepdim=True)
         return vectors * self.gain
 
     def read_back(self, directions: Tensor) -> Tensor:
-        """The transpose of `read`: `[..., d]` gradients after the norm to gradients in the residual
-        stream."""
+        """The transpose of `read`: from gradients after the norm to gradients in the stream, `[..., d]`."""
         directions = directions * self.gain
         if self.centre:
             directions = directions - directions.mean(-1, keepdim=True)

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from interventions.units import base_model, config_of
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 def forward(model: PreTrainedModel, input_ids: Tensor, cache: Any = None, **options: Any) -> Any:
     """Run the model's body, without the unembedding, over `input_ids` `[B, T]` after an optional cache."""
-    body: Any = model.base_model
+    body: Any = base_model(model).base_model
     if cache is None:
         return body(input_ids=input_ids, use_cache=False, **options)
     # transformers renamed the argument within version 5.
@@ -36,7 +38,7 @@ class Prefix:
         from transformers import DynamicCache
 
         self.ids = tuple(ids)
-        self._cache = DynamicCache(config=model.config) if start is None else start.expand(1)
+        self._cache = DynamicCache(config=config_of(model)) if start is None else start.expand(1)
         rest = self.ids[0 if start is None else len(start) :]
         if rest:
             with torch.no_grad():

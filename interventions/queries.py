@@ -75,8 +75,7 @@ class QueryScores:
 
 
 def subkeys(model: PreTrainedModel, layer: int, part: str, units: Tensor, dtype: torch.dtype) -> Tensor:
-    """Subkeys `[n, d]` of one layer's units: rows of the map `part`, times the gain of the norm that feeds
-    it.
+    """Subkeys `[n, d]` of one layer's units: rows of a map, times the gain of the norm that feeds it.
 
     Args:
         model: The model.

@@ -168,8 +168,7 @@ def attribution_patching(setting: Setting, read: Read) -> dict[str, Tensor]:
 def reads(
     setting: Setting, encoded: Sequence[Encoded], groups: Sequence[str], *, progress: bool = False
 ) -> Iterator[Read]:
-    """Run the model over sequences and hand out what was read, batch by batch, each group's beginning run
-    once."""
+    """Run the model over sequences batch by batch, each group's shared beginning once."""
     model, options = setting.model, setting.options
     prefix: Prefix | None = None
     bar = tqdm(total=len(encoded), desc="prompts", disable=None if progress else True)

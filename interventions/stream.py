@@ -54,9 +54,21 @@ class Write:
 
 
 def output_weight(module: nn.Module) -> Tensor:
-    """Weight `[inputs, outputs]` of a linear map: `nn.Linear` stores the transpose, GPT-2's `Conv1D` this."""
-    weight: Tensor = module.weight.detach()  # type: ignore[operator]
-    return weight.T if isinstance(module, nn.Linear) else weight
+    """Weight `[inputs, outputs]` of a linear map: `nn.Linear` stores the transpose, GPT-2's `Conv1D` this.
+
+    Raises:
+        UserError: The map is wrapped by an adapter or its weight is quantised.
+    """
+    weight: Tensor | None = getattr(module, "weight", None)
+    if isinstance(module, nn.Linear) and weight is not None and weight.is_floating_point():
+        if weight.shape == (module.out_features, module.in_features):
+            return weight.detach().T
+    elif type(module).__name__ == "Conv1D" and isinstance(weight, Tensor):
+        return weight.detach()
+    raise UserError(
+        f"attribution reads weights, and {type(module).__name__} has none that it can read: merge adapters "
+        "into the model, and load it without quantisation"
+    )
 
 
 def writes_of(model: PreTrainedModel, kind: str, *, dtype: torch.dtype | None = None) -> list[Write]:
@@ -129,8 +141,7 @@ class Stream:
         return self.attention if kind == "attn" else self.ffn
 
     def coefficients(self, kind: str, layer: int, dtype: torch.dtype) -> Tensor:
-        """`[R, units]`: factors of `Write.vectors` in what is added: activations over the post-norm's
-        scale."""
+        """`[R, units]`: factors of `Write.vectors`: activations over the post-norm's scale."""
         values = self.units[kind][layer].to(dtype)
         scale = self.post_scale.get(kind)
         return values if scale is None else values / scale[layer][:, None].to(dtype)

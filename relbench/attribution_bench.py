@@ -1,5 +1,4 @@
-"""What the attribution table measures on a prompt: the answer under every set of units that is switched
-off."""
+"""What the attribution table measures on a prompt: the answer with sets of units switched off."""
 
 from __future__ import annotations
 
@@ -238,8 +237,8 @@ class Bench:
     def heads(
         self, results: Sequence[PromptResult], *, progress: bool
     ) -> list[tuple[PromptResult, dict[str, Outcome]]]:
-        """Outcomes of every other prompt under each type's best heads, chosen on the prompts left out
-        here."""
+        """Outcomes of every other prompt under each type's best heads, which the rest of the prompts
+        chose."""
         chosen, kept = _halves(results)
         total = self.layout.n_layers * self.layout.n_heads
         k = max(1, round(self.config.head_share * total))

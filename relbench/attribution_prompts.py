@@ -1,5 +1,4 @@
-"""Prompts of the attribution table: facts of the paper's six knowledge types that the model knows well
-enough.
+"""Prompts of the attribution table: facts of six knowledge types that the model knows.
 
 As in arXiv 2312.12141 the answer's first token must be among the ten most probable, and above the first token
 of every other answer of its relation.

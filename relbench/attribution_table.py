@@ -1,5 +1,4 @@
-"""The attribution paper's experiment (arXiv 2312.12141) on any model, over the relations of its knowledge
-types.
+"""The attribution paper's experiment (arXiv 2312.12141) on any model and any knowledge types.
 
 For each prompt the units that a score ranks highest are switched off at all positions, and the answer token's
 reciprocal rank, probability and log probability are compared with those of the whole model and with random

@@ -7,8 +7,7 @@ from torch import Tensor
 
 
 class Brute:
-    """The residual stream of one row of a double-precision model, read with `output_hidden_states`-like
-    hooks.
+    """Scores at one readout of a stream in double precision.
 
     Everything is recomputed by the plain definitions: a unit's write is what the sublayer's output changes by
         when

@@ -1,5 +1,4 @@
-"""From prompts to concept scores: targets, aggregation, contrast and options, against the pieces done by
-hand."""
+"""From prompts to concept scores: targets, aggregation, contrast and options, checked by hand."""
 
 from __future__ import annotations
 

@@ -127,8 +127,7 @@ def test_methods_do_not_depend_on_batches(name):
 
 
 def test_gradient_activation_sums_over_the_answers_tokens():
-    """First-order effect of scaling a unit at the answer's readouts on the log probability of the whole
-    answer."""
+    """Against scaling a unit at the answer's readouts."""
     model, tokenizer = tiny_model("llama").double(), tiny_tokenizer()
     item = PROMPTS[1]
     found = get_method("gradient-activation").score(

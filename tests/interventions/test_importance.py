@@ -104,8 +104,7 @@ def test_layers_and_heads_are_scored_as_vectors(case):
 
 
 def test_attention_units_by_position(case):
-    """Every (unit, position) pair against brute force; positions summed in the coefficients give the unit
-    itself."""
+    """Pairs of unit and position, against brute force."""
     model, lens, _ = case
     last = Readouts(torch.tensor([0]), torch.tensor([6]), torch.tensor([77]))
     stream, writes = read_stream(model, IDS[:1], last), writes_of(model, "attn")

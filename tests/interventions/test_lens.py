@@ -101,3 +101,15 @@ def test_hooks_are_gone_after_reading():
     model = tiny_model("gemma2")
     read_stream(model, IDS)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_adapters_and_quantised_weights_are_refused():
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(tiny_model("llama"), LoraConfig(target_modules=["down_proj"]))
+    with pytest.raises(UserError, match="merge adapters"):
+        writes_of(adapted, "act")
+    packed = tiny_model("llama")
+    packed.model.layers[0].mlp.down_proj.weight = torch.nn.Parameter(torch.zeros(5, dtype=torch.uint8), False)
+    with pytest.raises(UserError, match="without quantisation"):
+        writes_of(packed, "act")
