@@ -94,18 +94,18 @@ def contrasted(
     summaries: Mapping[str, Summary],
     concepts: Sequence[str],
     contrast: str,
-    peers: Mapping[str, Sequence[str]],
+    negatives: Mapping[str, Sequence[str]],
 ) -> list[Tensor]:
-    """Each concept's mean less the mean of the means of its peers.
+    """Each concept's mean less the mean of the means of its negatives.
 
     Peers weigh the same however many prompts they have.
 
     Args:
         summaries: Of all concepts that have prompts.
         concepts: Those to score.
-        contrast: "others": all peers; "same-answer-type": the peers' prompts whose answers are of a type that
-            the concept's answers have; "none": subtract nothing.
-        peers: For each concept those it is contrasted with.
+        contrast: "others": all negatives; "same-answer-type": the negatives' prompts whose answers are of a
+            type that the concept's answers have; "none": subtract nothing.
+        negatives: For each concept those it is contrasted with.
 
     Returns:
         A tensor `[units]` for each concept.
@@ -119,7 +119,7 @@ def contrasted(
         score = own.mean()
         if contrast != "none":
             types = own.types() if contrast == "same-answer-type" else None
-            others = [summaries[peer] for peer in peers[concept]]
+            others = [summaries[negative] for negative in negatives[concept]]
             others = [other for other in others if types is None or types & other.types()]
             if not others:
                 wanted = f" with answers of type {', '.join(sorted(types))}" if types else ""

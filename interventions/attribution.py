@@ -124,8 +124,8 @@ class Attribution:
             if kind not in self.kinds:
                 raise UserError(f"{self.name} scores units of kind {', '.join(self.kinds)}, not {kind!r}")
         prompts, notes = self._kept(model, tokenizer, prompts, chosen)
-        peers = self._peers(prompts, concepts, chosen)
-        wanted = set(concepts).union(*peers.values())
+        negatives = self._negatives(prompts, concepts, chosen)
+        wanted = set(concepts).union(*negatives.values())
         prompts = [prompt for prompt in prompts if prompt.concept in wanted]
         first_only = chosen.tokens == "first" or chosen.answer == "predicted"
         encoded = [encode(tokenizer, prompt.text, prompt.answer, first_only=first_only) for prompt in prompts]
@@ -147,7 +147,7 @@ class Attribution:
             "norm": {},
         }
         for kind, writes in setting.writes.items():
-            scores = torch.stack(contrasted(summaries[kind], concepts, chosen.contrast, peers))
+            scores = torch.stack(contrasted(summaries[kind], concepts, chosen.contrast, negatives))
             spread = torch.stack([summaries[kind][concept].answer_spread() for concept in concepts])
             for layer, write in enumerate(writes):
                 site, width = Site(layer, kind), len(write.vectors)
@@ -156,7 +156,7 @@ class Attribution:
                 references["answer_spread"][site] = _array(spread[:, here])
                 references["mean_abs"][site] = _array(mean_abs[kind][layer])
                 references["norm"][site] = _array(write.norms)
-        parameters = self._parameters(chosen, prompts, encoded, peers) | notes
+        parameters = self._parameters(chosen, prompts, encoded, negatives) | notes
         return MethodResult(values=values, references=references, parameters=parameters)
 
     def _kept(
@@ -178,7 +178,7 @@ class Attribution:
         """Prompts that have a counterfactual, their tokens and its tokens, and how many have none."""
         present = list(dict.fromkeys(prompt.concept for prompt in prompts))
         allowed = {concept: [other for other in present if other != concept] for concept in present}
-        found = counterfactuals(prompts, encoded, dict(options.peers or allowed), seed=seed)
+        found = counterfactuals(prompts, encoded, {**allowed, **(options.negatives or {})}, seed=seed)
         everywhere = options.counterfactual_positions == "all"
         kept = [
             (prompt, own, other)
@@ -194,7 +194,7 @@ class Attribution:
                 )
         return [k[0] for k in kept], [k[1] for k in kept], [k[2] for k in kept], len(prompts) - len(kept)
 
-    def _peers(
+    def _negatives(
         self, prompts: Sequence[Prompt], concepts: Sequence[str], options: Options
     ) -> dict[str, tuple[str, ...]]:
         present = list(dict.fromkeys(prompt.concept for prompt in prompts))
@@ -206,12 +206,13 @@ class Attribution:
                 )
         if options.contrast == "none":
             return {concept: () for concept in concepts}
-        if options.peers is None:
+        if options.negatives is None:
             return {concept: tuple(other for other in present if other != concept) for concept in concepts}
         chosen = {}
         for concept in concepts:
-            chosen[concept] = tuple(peer for peer in options.peers.get(concept, ()) if peer != concept)
-            missing = [peer for peer in chosen[concept] if peer not in present]
+            named = options.negatives.get(concept, ())
+            chosen[concept] = tuple(other for other in named if other != concept)
+            missing = [other for other in chosen[concept] if other not in present]
             if missing:
                 raise UserError(
                     f"{concept} is to be contrasted with {', '.join(missing)}, which have no prompts"
@@ -253,10 +254,10 @@ class Attribution:
         options: Options,
         prompts: Sequence[Prompt],
         encoded: Sequence[Encoded],
-        peers: Mapping[str, Sequence[str]],
+        negatives: Mapping[str, Sequence[str]],
     ) -> dict[str, Any]:
         used = asdict(options)
-        for name in ("peers", "budget_mib"):
+        for name in ("negatives", "budget_mib"):
             del used[name]
         if self.name != "log-probability-increase":
             del used["form"]
@@ -273,7 +274,7 @@ class Attribution:
             collisions[concept] = round(share, 6)
         return used | {
             "prompts": _counts(prompts),
-            "contrast_concepts": {concept: list(others) for concept, others in peers.items()},
+            "negatives": {concept: list(others) for concept, others in negatives.items()},
             "first_token_collisions": collisions,
         }
 

@@ -24,7 +24,8 @@ class Options:
         aggregate: One of `AGGREGATIONS`.
         top: K of "frequency" and "exact-top".
         contrast: One of `CONTRASTS`.
-        peers: Concept → the concepts it is contrasted with; None for all other concepts that have prompts.
+        negatives: Concept → the concepts it is contrasted with; None for all other concepts that have
+            prompts.
         correct_only: Leave out prompts whose greedy continuation is no accepted answer.
         batch_size: Prompts of a forward pass.
         budget_mib: Memory that vocabulary-sized blocks may take.
@@ -38,7 +39,7 @@ class Options:
     aggregate: str = "mean"
     top: int = 300
     contrast: str = "others"
-    peers: Mapping[str, Sequence[str]] | None = None
+    negatives: Mapping[str, Sequence[str]] | None = None
     correct_only: bool = False
     batch_size: int = 16
     budget_mib: int = 256
@@ -60,6 +61,11 @@ class Options:
                 raise UserError(f"unknown option {raw!r}; attribution methods take {', '.join(known)}")
             values[name] = _convert(name, value, known[name].default)
         parsed = cls(**values)
+        named = parsed.negatives
+        if named is not None and not (
+            isinstance(named, Mapping) and all(isinstance(others, (list, tuple)) for others in named.values())
+        ):
+            raise UserError("negatives must name, for each concept, the list of concepts to contrast it with")
         for name, allowed in _ALLOWED.items():
             if getattr(parsed, name) not in allowed:
                 raise UserError(f"{name} is {getattr(parsed, name)!r}; choose one of {', '.join(allowed)}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def counterfactuals(
     prompts: Sequence[Prompt],
     encoded: Sequence[Encoded],
-    peers: Mapping[str, Sequence[str]],
+    negatives: Mapping[str, Sequence[str]],
     *,
     seed: int,
 ) -> list[Encoded | None]:
@@ -27,11 +27,11 @@ def counterfactuals(
     Args:
         prompts: The prompts.
         encoded: Their tokens.
-        peers: Concept → the concepts whose prompts may stand in for its own.
+        negatives: Concept → the concepts whose prompts may stand in for its own.
         seed: Of the draw.
 
     Returns:
-        None for a prompt whose concept has no peers.
+        None for a prompt whose concept has no negatives.
     """
     rng = np.random.default_rng(seed)
     contexts = [item.ids[: len(item.ids) - len(item.targets) + 1] for item in encoded]
@@ -40,7 +40,7 @@ def counterfactuals(
     subjects = np.array([prompt.subject_id for prompt in prompts])
     found: list[Encoded | None] = []
     for index, prompt in enumerate(prompts):
-        allowed = np.flatnonzero(np.isin(concepts, list(peers.get(prompt.concept, ()))))
+        allowed = np.flatnonzero(np.isin(concepts, list(negatives.get(prompt.concept, ()))))
         if not len(allowed):
             found.append(None)
             continue

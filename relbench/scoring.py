@@ -23,7 +23,10 @@ class ScoringPlan:
 
     Attributes:
         method: Name of a scoring method.
-        relations, languages: Every pair is a concept; each concept's negatives are all the others.
+        relations, languages: Every pair is a concept.
+        contrast_relations: A concept's negatives (of a statistical method) or what it is contrasted with (of
+            attribution): these relations in its language, itself left out; None for `relations`. Headline
+            off-target numbers must not rest on relations named here.
         template: Prompt template; None for the method's own.
         shots: Few-shot examples before each prompt; None for the method's own number.
         shots_seed: Seed of their choice.
@@ -37,6 +40,7 @@ class ScoringPlan:
     method: str
     relations: tuple[str, ...]
     languages: tuple[str, ...] = ("en",)
+    contrast_relations: tuple[str, ...] | None = None
     template: str | None = None
     shots: int | None = None
     shots_seed: int = 0
@@ -51,6 +55,23 @@ class ScoringPlan:
         """Concepts in the order of relations, then languages."""
         return tuple(concept(relation, code) for relation in self.relations for code in self.languages)
 
+    @property
+    def read_relations(self) -> tuple[str, ...]:
+        """Relations whose prompts are read: the scored ones and those that they are contrasted with."""
+        return tuple(dict.fromkeys([*self.relations, *(self.contrast_relations or ())]))
+
+    def method_options(self) -> dict[str, Any]:
+        """The method's options, with each concept's negatives when they are not simply all other concepts."""
+        if self.contrast_relations is None and len(self.languages) == 1:
+            return dict(self.options)
+        others = self.relations if self.contrast_relations is None else self.contrast_relations
+        negatives = {
+            concept(relation, code): [concept(other, code) for other in others if other != relation]
+            for relation in self.relations
+            for code in self.languages
+        }
+        return {"negatives": negatives, **self.options}
+
 
 def scoring_prompts(plan: ScoringPlan) -> list[Prompt]:
     """The prompts that `plan` scores from.
@@ -62,7 +83,7 @@ def scoring_prompts(plan: ScoringPlan) -> list[Prompt]:
 
     method = get_method(plan.method)
     return prompts(
-        plan.relations,
+        plan.read_relations,
         plan.languages,
         plan.split,
         plan.template or method.template,
@@ -97,7 +118,7 @@ def score(
         plan.concepts,
         kinds=plan.kinds,
         seed=plan.seed,
-        options=plan.options,
+        options=plan.method_options(),
         progress=progress,
     )
     parameters = {

@@ -11,6 +11,15 @@ import click
 @click.option("--relations", default="all", show_default=True, help="Names, comma-separated.")
 @click.option("--languages", default="en", show_default=True, help="Language codes, comma-separated.")
 @click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="Scores file to write.")
+@click.option(
+    "--contrast",
+    type=click.Choice(["others", "same-answer-type", "none"]),
+    help="What attribution subtracts: other relations, those with answers of the same type, nothing.",
+)
+@click.option(
+    "--contrast-relations",
+    help="Relations used as negatives and in the contrast, comma-separated  [default: the scored ones]",
+)
 @click.option("--template", help="Prompt template  [default: the method's own]")
 @click.option("--shots", type=click.IntRange(0), help="Few-shot examples  [default: the method's own number]")
 @click.option("--shots-seed", default=0, show_default=True, help="Seed of their choice.")
@@ -31,6 +40,8 @@ def score(
     relations: str,
     languages: str,
     out: str,
+    contrast: str | None,
+    contrast_relations: str | None,
     template: str | None,
     shots: int | None,
     shots_seed: int,
@@ -56,10 +67,13 @@ def score(
         if not equals:
             raise UserError(f"--option takes KEY=VALUE, not {option!r}")
         given[key] = yaml.safe_load(value)
+    if contrast is not None:
+        given["contrast"] = contrast
     plan = ScoringPlan(
         method=method,
         relations=relation_names() if relations == "all" else tuple(relations.split(",")),
         languages=tuple(languages.split(",")),
+        contrast_relations=tuple(contrast_relations.split(",")) if contrast_relations else None,
         template=template,
         shots=shots,
         shots_seed=shots_seed,

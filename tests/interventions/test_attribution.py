@@ -151,16 +151,16 @@ def test_same_answer_type_contrasts_with_prompts_of_that_type(model, tokenizer):
         run(model, tokenizer, ("lang",), contrast="same-answer-type")
 
 
-def test_peers_name_what_a_concept_is_contrasted_with(model, tokenizer):
+def test_negatives_name_what_a_concept_is_contrasted_with(model, tokenizer):
     plain = whole(run(model, tokenizer, contrast="none"))
-    found = run(model, tokenizer, ("cap",), peers={"cap": ["lang"]})
+    found = run(model, tokenizer, ("cap",), negatives={"cap": ["lang"]})
     np.testing.assert_allclose(whole(found)[0], plain[0] - plain[2], atol=1e-5)
-    assert found.parameters["contrast_concepts"] == {"cap": ["lang"]}
+    assert found.parameters["negatives"] == {"cap": ["lang"]}
     assert found.parameters["prompts"] == {"cap": 3, "lang": 2}
     with pytest.raises(UserError, match="no other concept"):
-        run(model, tokenizer, ("cap",), peers={"cap": []})
+        run(model, tokenizer, ("cap",), negatives={"cap": []})
     with pytest.raises(UserError, match="which have no prompts"):
-        run(model, tokenizer, ("cap",), peers={"cap": ["currency"]})
+        run(model, tokenizer, ("cap",), negatives={"cap": ["currency"]})
 
 
 def test_answer_spread_is_over_answers_not_prompts(model, tokenizer):
@@ -233,6 +233,8 @@ def test_exact_top_is_the_top_of_exact(model, tokenizer):
         ({"colour": 1}, "unknown option 'colour'"),
         ({"form": "second-order"}, "choose one of first-order"),
         ({"batch_size": 0}, "at least 1"),
+        ({"negatives": "lang"}, "list of concepts"),
+        ({"negatives": {"cap": "lang"}}, "list of concepts"),
         ({"correct_only": "perhaps"}, "true or false"),
     ],
 )
