@@ -212,22 +212,19 @@ def _heads_section(
 
 def _types_section(results: Sequence[PromptResult], selection: Selection, config: Config) -> Section:
     rows: list[tuple[str | int | float | Value, ...]] = []
-    for kind in dict.fromkeys(result.item.knowledge_type for result in results):
+    for kind, looked_at in selection.looked_at.items():
         own = [result for result in results if result.item.knowledge_type == kind]
-        units, counts = np.unique(np.concatenate([result.shared for result in own]), return_counts=True)
+        known = f"{selection.known[kind]} of {looked_at}"
+        if not own:
+            rows.append((kind, 0, known, "", "", "", ""))
+            continue
+        counts = np.unique(np.concatenate([result.shared for result in own]), return_counts=True)[1]
         shared = int((counts > len(own) / 2).sum())
-        rows.append(
-            (
-                kind,
-                len(own),
-                f"{selection.known[kind]} of {selection.looked_at[kind]}",
-                mean_value([result.attention for result in own], config.seed),
-                mean_value([result.ffn for result in own], config.seed),
-                shared,
-                shared / len(own[0].shared),
-            )
+        attention, ffn = (
+            mean_value([getattr(result, part) for result in own], config.seed)
+            for part in ("attention", "ffn")
         )
-        assert len(units)
+        rows.append((kind, len(own), known, attention, ffn, shared, shared / len(own[0].shared)))
     return Section(
         "types",
         "Knowledge types",

@@ -48,7 +48,8 @@ def typed_prompts(tokenizer) -> Selection:
                 text, f" {answer}", (f" {answer}",), f"{kind}@en", f"{kind}.{number}", text, f"x:{answer}"
             )
             chosen.append(TypedPrompt(kind, prompt, encode(tokenizer, text, answer, first_only=True)))
-    return Selection(tuple(chosen), {"capital": 7, "number": 5}, {"capital": 3, "number": 2})
+    looked_at, known = {"capital": 7, "number": 5, "month": 4}, {"capital": 3, "number": 2, "month": 0}
+    return Selection(tuple(chosen), looked_at, known)
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma2", "gpt_neox"])
@@ -100,7 +101,11 @@ def test_sections_have_every_score_and_type(table):
     assert list(sections) == ["scores", "groups", "heads", "types"]
     names = [row[0] for row in sections["scores"].rows]
     assert names[0] == "original" and names[-1] == "random" and len(names) == 13
-    assert [row[0] for row in sections["types"].rows] == ["capital", "number"]
+    assert [row[:3] for row in sections["types"].rows] == [
+        ("capital", 3, "3 of 7"),
+        ("number", 2, "2 of 5"),
+        ("month", 0, "0 of 4"),
+    ]
     assert [row[0] for row in sections["heads"].rows] == ["capital", "number", "all types", "random heads"]
     # Of three and two prompts, every second one is measured.
     assert [row[1] for row in sections["heads"].rows] == [1, 1, 2, 2]
