@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--folder")
     arguments = parser.parse_args()
     planted = Planted(Settings(subjects=2000))
-    known = planted.prompts("detect", "wordy")
+    known = planted.prompts("detect", "paraphrase")
     random.Random(0).shuffle(known)
     prompts = list(islice(cycle(known), arguments.prompts))
     torch.manual_seed(0)

@@ -50,7 +50,8 @@ class Write:
     def norms(self) -> Tensor:
         """`[units]`, norms of the vectors; at least float32."""
         half = self.vectors.dtype in (torch.float16, torch.bfloat16)
-        return (self.vectors.float() if half else self.vectors).norm(dim=-1)
+        norms: Tensor = (self.vectors.float() if half else self.vectors).norm(dim=-1)
+        return norms
 
 
 def output_weight(module: nn.Module) -> Tensor:

@@ -189,7 +189,7 @@ class _Plan:
                 wanted[name, fact.answer_id][best] -= 1
 
     def _answers_wanted(self) -> dict[tuple[str, str], dict[str, float]]:
-        """How many facts of each (relation, answer) each split should still get, so that answers spread alike."""
+        """How many facts of each (relation, answer) each split should still get, to spread answers alike."""
         wanted = {}
         for name, facts in self.facts.items():
             room = {split: max(self._target(name, split) - self.count[name][split], 0.0) for split in SHARES}

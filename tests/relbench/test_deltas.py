@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.relbench.records import sample
 
 from interventions.errors import UserError
 from relbench.deltas import (
@@ -18,6 +17,7 @@ from relbench.deltas import (
     proportion_interval,
 )
 from relbench.samples import Sample
+from tests.relbench.records import sample
 
 
 def _run(recalls: list[int]) -> list[Sample]:

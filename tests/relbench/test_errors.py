@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.tiny import tiny_model
 
 from interventions.masks import Mask
 from interventions.model_id import ModelId
 from interventions.scores import Scores
 from interventions.units import Site, layout_of
 from relbench.cli import main
+from tests.tiny import tiny_model
 
 LM_EVAL = (
     "lm-eval run --model relbench --device cpu --limit 2 --num_fewshot 0 --tasks relbench_country_capital_en"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.relbench.records import sample
 
 from interventions.errors import UserError
 from relbench.journal import Journal
+from tests.relbench.records import sample
 
 
 def _filled(path: Path) -> Journal:

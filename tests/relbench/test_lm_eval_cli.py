@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.tiny import tiny_model
 
 from interventions.errors import UserError
 from interventions.masks import Mask
@@ -16,6 +15,7 @@ from interventions.model_id import ModelId
 from interventions.units import Site
 from relbench.lm_eval_cli import run
 from relbench.logged import read_logged
+from tests.tiny import tiny_model
 
 TASKS = "relbench_country_capital_en,relbench_star_constellation_en"
 

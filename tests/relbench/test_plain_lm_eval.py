@@ -34,7 +34,7 @@ def test_lm_eval_alone_runs_a_group(tiny_checkpoint: Path, tmp_path: Path) -> No
             "cpu",
             "--output_path",
             str(tmp_path),
-        ],  # fmt: skip
+        ],
         capture_output=True,
         text=True,
         check=False,
