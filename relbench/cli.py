@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 
 import click
 
@@ -62,8 +63,14 @@ def relbench() -> None:
     """
 
 
+def _one_line(message: Warning | str, *_: object, **__: object) -> str:
+    """A warning as a user reads it, without the place in the code that gave it."""
+    return f"relbench: warning: {' '.join(str(message).split())}\n"
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a `UserError` becomes one line on stderr and exit status 2."""
+    warnings.formatwarning = _one_line
     try:
         relbench.main(args=arguments, prog_name="relbench", standalone_mode=True)
     except UserError as error:
