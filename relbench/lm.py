@@ -202,7 +202,7 @@ class RelbenchLM(HFLM):
         info["relbench"] = {
             "model_id": self.model_id.to_dict(),
             "interventions": [intervention.to_dict() for intervention in self.interventions],
-            "forced": self.force,
+            "forced": any(not one.mask.model.fits(self.model_id) for one in self.interventions),
         }
         return info
 

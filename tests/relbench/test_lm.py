@@ -151,6 +151,14 @@ def test_a_mask_of_another_model_is_refused() -> None:
         _relbench(tiny_model("llama", seed=2), interventions=[Intervention(mask)])
 
 
+def test_a_forced_mask_is_said_in_the_results() -> None:
+    mask = _mask(tiny_model("llama", seed=1))
+    forced = _relbench(tiny_model("llama", seed=2), interventions=[Intervention(mask)], force=True)
+    assert forced.get_model_info()["relbench"]["forced"] is True
+    fitting = _relbench(tiny_model("llama", seed=1), interventions=[Intervention(mask)], force=True)
+    assert fitting.get_model_info()["relbench"]["forced"] is False
+
+
 def test_options_without_a_mask_are_refused() -> None:
     with pytest.raises(UserError, match="mask="):
         _relbench(tiny_model("llama"), factor=0.5)
