@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from interventions import importance
-from interventions.attribution import LOG_PROBABILITY_INCREASE
-from interventions.lens import Lens, lens_of
+from interventions.attribution import importance
+from interventions.attribution.lens import Lens, lens_of
+from interventions.attribution.methods import LOG_PROBABILITY_INCREASE
+from interventions.attribution.readouts import Readouts
+from interventions.attribution.stream import Write, read_stream, writes_of
 from interventions.prompts import Prompt
-from interventions.readouts import Readouts
-from interventions.stream import Write, read_stream, writes_of
 from relbench.models import resolve
 
 FACTS = (

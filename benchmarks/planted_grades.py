@@ -15,7 +15,7 @@ from tqdm import tqdm
 from interventions.files import atomic_write
 from interventions.grading import Grade, grade
 from interventions.methods import METHODS
-from interventions.planted_facts import Settings
+from interventions.planted.facts import Settings
 from relbench.commands.grade import table_rows
 
 NOISES = (0.0, 0.5, 1.0, 2.0)
@@ -25,7 +25,7 @@ SLOW = ("integrated-gradients",)
 
 HEAD = f"""# Scoring methods on the planted model
 
-Written by `python -m benchmarks.planted_grades`. The planted model (`interventions/planted.py`) is a tiny
+Written by `python -m benchmarks.planted_grades`. The planted model (`interventions/planted/`) is a tiny
 Llama in which it is known which of its 1,024 `act` units carry which of six relations: 24 each (32 in one
 case), 2.3 %. Each cell: share of the top {K} units that carry the relation (precision at {K}) / area under
 the precision-recall curve of all units (AUPRC), means over relations and {{seeds}} seeds

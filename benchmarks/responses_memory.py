@@ -19,14 +19,14 @@ from itertools import cycle, islice
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from interventions.contrasts import make_contrasts
 from interventions.memory import parse_memory
-from interventions.planted import Planted
-from interventions.planted_facts import RELATIONS, Settings
+from interventions.planted.facts import RELATIONS, Settings
+from interventions.planted.model import Planted
 from interventions.responses import collect
-from interventions.statistical import AVERAGE_PRECISION
-from interventions.statistical_options import Options
-from interventions.statistical_run import Run
+from interventions.statistical.contrasts import make_contrasts
+from interventions.statistical.methods import AVERAGE_PRECISION
+from interventions.statistical.options import Options
+from interventions.statistical.run import Run
 from interventions.units import layout_of
 
 

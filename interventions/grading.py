@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from interventions.errors import UserError
 from interventions.methods import get_method
-from interventions.planted import Planted, Truth
-from interventions.planted_facts import RELATIONS, Settings
+from interventions.planted.facts import RELATIONS, Settings
+from interventions.planted.model import Planted, Truth
 from interventions.scores import Scores
 from interventions.stability import top_k
 from interventions.units import Site, layout_of

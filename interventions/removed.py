@@ -29,7 +29,7 @@ def value_norms(model: Any) -> dict[Site, Floats]:
     """
     import torch
 
-    from interventions.stream import writes_of
+    from interventions.attribution.stream import writes_of
 
     norms = {}
     for kind in WRITERS:

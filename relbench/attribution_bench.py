@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from interventions import compared, gradients, importance
-from interventions.ablation import Cut, outcomes
-from interventions.attention import head_outputs, read_attention
-from interventions.lens import Lens
-from interventions.queries import keys_of, query_scores
-from interventions.readouts import Readouts
-from interventions.stream import Stream, Write, read_stream, writes_of
+from interventions.attribution import compared, gradients, importance
+from interventions.attribution.ablation import Cut, outcomes
+from interventions.attribution.attention import head_outputs, read_attention
+from interventions.attribution.lens import Lens
+from interventions.attribution.queries import keys_of, query_scores
+from interventions.attribution.readouts import Readouts
+from interventions.attribution.stream import Stream, Write, read_stream, writes_of
 from interventions.units import layout_of
 from relbench.attribution_prompts import Selection, TypedPrompt
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from interventions.attribution_options import Options
+from interventions.attribution.lens import Lens
+from interventions.attribution.options import Options
+from interventions.attribution.readouts import Encoded, encode
+from interventions.attribution.scorers import Setting, reads
 from interventions.errors import UserError
-from interventions.lens import Lens
 from interventions.prompts import Prompt
-from interventions.readouts import Encoded, encode
-from interventions.scorers import Setting, reads
 from relbench.prompts import prompts
 from relbench.relations import load_relation, relation_names
 

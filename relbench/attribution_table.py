@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from interventions.attribution.lens import lens_of
 from interventions.files import atomic_write
-from interventions.lens import lens_of
 from interventions.units import UnitLayout
 from relbench.attribution_bench import GROUPS, INCREASE, Bench, Config, Outcome, PromptResult
 from relbench.attribution_prompts import Selection, select_prompts, typed_relations

@@ -18,7 +18,7 @@ from interventions.files import atomic_write
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from interventions.explanation import Explanation, LayerRow, QueryTable, TokenScore, UnitRow
+    from interventions.attribution.explanation import Explanation, LayerRow, QueryTable, TokenScore, UnitRow
 
 # Half the width of a layer's bar in the terminal, in characters.
 _BAR = 12

@@ -16,8 +16,8 @@ from relbench.samples import Sample
 
 if TYPE_CHECKING:
     from interventions.model_id import ModelId
-    from relbench.sweep import Treatment
     from relbench.sweep_config import SweepConfig
+    from relbench.treatments import Treatment
 
 
 def write_results(

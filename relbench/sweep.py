@@ -12,57 +12,28 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 from tqdm import tqdm
 
-from interventions.apply import Intervention
 from interventions.errors import UserError
 from interventions.files import atomic_write, sha256_json
-from interventions.masks import Mask, budget, random_from_histogram, top_k
 from interventions.scores import Scores
-from interventions.units import Site
 from relbench.journal import Journal
 from relbench.results import write_results
-from relbench.samples import BASELINE, write_samples
+from relbench.samples import write_samples
 from relbench.scoring import ScoringPlan, data_hash, score, scoring_prompts
 from relbench.sweep_config import SweepConfig
 from relbench.taskfiles import task_name
+from relbench.treatments import Treatment, interventions_of, make_treatments
 
 if TYPE_CHECKING:
     from relbench.engine import Plan
     from relbench.harness import BuiltTask
     from relbench.lm import RelbenchLM
-
-RANDOM = "random"
-
-
-@dataclass(frozen=True)
-class Treatment:
-    """One thing done to the model in a sweep.
-
-    Attributes:
-        id: Stable name, also the mask's file name.
-        method: Scoring method, "random" for a control, "baseline" for nothing.
-        concept: Whose units are masked; None for baseline and controls.
-        fraction: Share of the distinct `act` neurons.
-        k: Number of units.
-        seed: Of a random control.
-        mask: Path of the mask within the sweep directory.
-        digest: SHA-256 of the mask's content.
-    """
-
-    id: str
-    method: str
-    concept: str | None = None
-    fraction: float | None = None
-    k: int | None = None
-    seed: int | None = None
-    mask: str | None = None
-    digest: str | None = None
 
 
 def run_sweep(config: SweepConfig, directory: str | Path, *, progress: bool = True) -> Path:
@@ -94,7 +65,7 @@ def run_sweep(config: SweepConfig, directory: str | Path, *, progress: bool = Tr
         clock.lap("load model")
         all_scores = [_scores(config, plan, lm, directory, progress) for plan in config.scoring_plans()]
         clock.lap("score units")
-        treatments = _treatments(config, all_scores, lm, directory)
+        treatments = make_treatments(config, all_scores, lm.model_id, directory)
         state = {
             "config": config.to_dict(),
             "data": _data_state(config),
@@ -199,62 +170,6 @@ def _scores(
     return made
 
 
-def _treatments(
-    config: SweepConfig, all_scores: Sequence[Scores], lm: RelbenchLM, directory: Path
-) -> list[Treatment]:
-    """Baseline, every mask and its random controls; writes the masks."""
-    assert lm.model_id.layout is not None
-    treatments = [Treatment(BASELINE, BASELINE)]
-    for fraction in config.fractions if all_scores else ():
-        k = budget(lm.model_id.layout, fraction)
-        masks = []
-        for scores in all_scores:
-            for concept in scores.concepts:
-                mask = top_k(scores, concept, k)
-                masks.append(mask)
-                name = f"{scores.method}.{concept}.k{k}"
-                treatments.append(_write(directory, name, mask, scores.method, concept, fraction))
-        histogram = _pooled_histogram(masks)
-        for seed in range(config.random_masks):
-            control = random_from_histogram(histogram, k, lm.model_id.layout, lm.model_id, seed=seed)
-            treatments.append(
-                _write(directory, f"{RANDOM}.seed{seed}.k{k}", control, RANDOM, None, fraction, seed)
-            )
-    return treatments
-
-
-def _pooled_histogram(masks: Sequence[Mask]) -> dict[Site, float]:
-    """Units per site over all masks: what random controls are matched to."""
-    histogram: dict[Site, float] = {}
-    for mask in masks:
-        for site, units in mask.units.items():
-            histogram[site] = histogram.get(site, 0) + len(units)
-    return histogram
-
-
-def _write(
-    directory: Path,
-    name: str,
-    mask: Mask,
-    method: str,
-    concept: str | None,
-    fraction: float,
-    seed: int | None = None,
-) -> Treatment:
-    path = directory / "masks" / f"{name}.safetensors"
-    mask.save(path)
-    return Treatment(
-        id=name,
-        method=method,
-        concept=concept,
-        fraction=fraction,
-        k=len(mask),
-        seed=seed,
-        mask=str(path.relative_to(directory)),
-        digest=mask.digest,
-    )
-
-
 def _evaluate(
     config: SweepConfig, lm: RelbenchLM, treatments: Sequence[Treatment], directory: Path, progress: bool
 ) -> None:
@@ -278,7 +193,7 @@ def _evaluate(
         for treatment in treatments:
             if all((treatment.id, task.name) in journal.blocks for task in built):
                 continue
-            lm.interventions = _interventions(config, treatment, directory)
+            lm.interventions = interventions_of(config, treatment, directory)
             for task, plan in plans.values():
                 if (treatment.id, task.name) in journal.blocks:
                     continue
@@ -286,23 +201,6 @@ def _evaluate(
                 journal.append((treatment.id, task.name), samples)
                 bar.update(1)
     lm.interventions = ()
-
-
-def _interventions(config: SweepConfig, treatment: Treatment, directory: Path) -> tuple[Intervention, ...]:
-    if treatment.mask is None:
-        return ()
-    mask = Mask.load(directory / treatment.mask)
-    return (
-        Intervention(
-            mask,
-            mode=config.mode,
-            positions=config.positions,
-            factor=config.factor,
-            value=config.value,
-            percentile=config.percentile,
-            seed=config.seed,
-        ),
-    )
 
 
 def _finish(config: SweepConfig, lm: RelbenchLM, treatments: Sequence[Treatment], directory: Path) -> None:

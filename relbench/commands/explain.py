@@ -47,7 +47,7 @@ def explain(
     device: str | None,
 ) -> None:
     """Explain one prediction: layers, heads, value and query neurons, and the tokens each promotes."""
-    from interventions.explanation import explain as run_explain
+    from interventions.attribution.explanation import explain as run_explain
     from relbench.console import console
     from relbench.explain import as_json, print_terminal, write_html, write_json
     from relbench.lm import load_lm

@@ -56,7 +56,7 @@ def grade(
     from interventions.errors import UserError
     from interventions.grading import grade as run_grade
     from interventions.grading import grade_scores
-    from interventions.planted_facts import Settings
+    from interventions.planted.facts import Settings
     from interventions.scores import Scores
     from interventions.statistics import STATISTICS
     from relbench.commands.options import read_options

@@ -23,15 +23,15 @@ def planted(out: str, noise: float, seed: int, subjects: int) -> None:
     from pathlib import Path
 
     from interventions.errors import UserError
-    from interventions.planted_facts import Settings
+    from interventions.planted.facts import Settings
 
     settings = Settings(noise=noise, seed=seed, subjects=subjects)
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not empty; name a new folder")
 
-    from interventions.planted import Planted
-    from interventions.planted_files import write
+    from interventions.planted.files import write
+    from interventions.planted.model import Planted
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Whole or not at all: made beside its place, then moved.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from interventions.ablation import Cut, outcomes
+from interventions.attribution.ablation import Cut, outcomes
+from interventions.attribution.lens import lens_of
 from interventions.families import family_of
-from interventions.lens import lens_of
 from interventions.units import decoder_layers, follow
 from tests.tiny import MODEL_TYPES, tiny_model
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from interventions import importance
-from interventions.attribution import answered_correctly
-from interventions.attribution_options import Options
+from interventions.attribution import importance
+from interventions.attribution.lens import lens_of
+from interventions.attribution.methods import answered_correctly
+from interventions.attribution.options import Options
+from interventions.attribution.readouts import Readouts, batches, encode
+from interventions.attribution.stream import read_stream, writes_of
 from interventions.errors import UserError
-from interventions.lens import lens_of
 from interventions.methods import get_method
 from interventions.prompts import Prompt
-from interventions.readouts import Readouts, batches, encode
-from interventions.stream import read_stream, writes_of
 from interventions.units import Site
 from tests.tiny import tiny_model, tiny_tokenizer
 

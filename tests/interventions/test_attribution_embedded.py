@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from interventions import importance
-from interventions.lens import lens_of
-from interventions.readouts import Readouts
-from interventions.stream import read_stream, writes_of
+from interventions.attribution import importance
+from interventions.attribution.lens import lens_of
+from interventions.attribution.readouts import Readouts
+from interventions.attribution.stream import read_stream, writes_of
 
 PROMPT, ANSWER = "The capital of Japan is", " Tokyo"
 

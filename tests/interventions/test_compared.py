@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from interventions import compared, importance
-from interventions.lens import lens_of
-from interventions.readouts import Readouts
-from interventions.stream import read_stream, writes_of
+from interventions.attribution import compared, importance
+from interventions.attribution.lens import lens_of
+from interventions.attribution.readouts import Readouts
+from interventions.attribution.stream import read_stream, writes_of
 from tests.interventions.brute import Brute
 from tests.tiny import tiny_model
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from interventions.attribution.explanation import explain
+from interventions.attribution.lens import lens_of
+from interventions.attribution.stream import read_stream
 from interventions.errors import UserError
-from interventions.explanation import explain
-from interventions.lens import lens_of
-from interventions.stream import read_stream
 from tests.tiny import MODEL_TYPES, tiny_model, tiny_tokenizer
 
 PROMPT = "The capital of Peru is"

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from interventions import gradients
+from interventions.attribution import gradients
+from interventions.attribution.lens import lens_of
+from interventions.attribution.readouts import Readouts
 from interventions.errors import UserError
 from interventions.families import family_of
-from interventions.lens import lens_of
 from interventions.methods import get_method
 from interventions.prefix import Prefix
-from interventions.readouts import Readouts
 from interventions.units import decoder_layers, follow
 from tests.interventions.test_attribution import PROMPTS, whole
 from tests.tiny import tiny_model, tiny_tokenizer

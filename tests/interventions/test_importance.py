@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from interventions import importance
-from interventions.attention import read_attention
-from interventions.lens import lens_of
-from interventions.readouts import Readouts
-from interventions.stream import read_stream, writes_of
+from interventions.attribution import importance
+from interventions.attribution.attention import read_attention
+from interventions.attribution.lens import lens_of
+from interventions.attribution.readouts import Readouts
+from interventions.attribution.stream import read_stream, writes_of
 from tests.interventions.brute import Brute
 from tests.tiny import tiny_model
 

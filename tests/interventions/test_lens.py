@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from interventions.attribution.lens import lens_of
+from interventions.attribution.stream import read_stream, writes_of
 from interventions.errors import UserError
-from interventions.lens import lens_of
-from interventions.stream import read_stream, writes_of
 from tests.tiny import MODEL_TYPES, tiny_model
 
 IDS = torch.tensor([[1, 17, 203, 44, 90, 8, 131]])

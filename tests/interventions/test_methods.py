@@ -14,11 +14,11 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from interventions import methods, stability
-from interventions.contrasts import Contrast, make_contrasts
 from interventions.errors import UserError
 from interventions.methods import MethodResult, ScoringMethod, get_method, method_names
 from interventions.prompts import Prompt
 from interventions.responses import collect
+from interventions.statistical.contrasts import Contrast, make_contrasts
 from interventions.units import Site, layout_of
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -192,7 +192,7 @@ def test_drawn_negatives_are_seeded() -> None:
 
 
 def test_correct_only_keeps_what_the_model_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from interventions import attribution
+    from interventions.attribution import methods as attribution
 
     prompts = make_prompts()
     monkeypatch.setattr(

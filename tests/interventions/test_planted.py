@@ -14,15 +14,15 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from interventions.apply import Intervention, intervene
-from interventions.attribution import answered_correctly
+from interventions.attribution.methods import answered_correctly
 from interventions.errors import UserError
 from interventions.grading import grade, grade_scores
 from interventions.mask import Mask
 from interventions.methods import get_method
 from interventions.model_id import ModelId
-from interventions.planted import TEMPLATES, Planted
-from interventions.planted_facts import N_ANSWERS, RELATIONS, Settings
-from interventions.planted_weights import N_UNITS
+from interventions.planted.facts import N_ANSWERS, RELATIONS, Settings
+from interventions.planted.model import TEMPLATES, Planted
+from interventions.planted.weights import N_UNITS
 from interventions.prompts import Prompt
 from interventions.scores import Scores
 from interventions.units import Site, layout_of

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from interventions.attention import read_attention, value_unit
+from interventions.attribution.attention import read_attention, value_unit
+from interventions.attribution.norms import norm_eps
+from interventions.attribution.queries import keys_of, query_scores, subkeys
+from interventions.attribution.stream import read_stream, writes_of
 from interventions.errors import UserError
 from interventions.families import family_of
-from interventions.norms import norm_eps
-from interventions.queries import keys_of, query_scores, subkeys
-from interventions.stream import read_stream, writes_of
 from interventions.units import Site, capture, decoder_layers, follow, layout_of, module_of, raw_indices
 from tests.tiny import MODEL_TYPES, tiny_model
 

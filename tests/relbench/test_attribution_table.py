@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from interventions.attribution.lens import lens_of
+from interventions.attribution.readouts import encode
 from interventions.errors import UserError
-from interventions.lens import lens_of
 from interventions.prompts import Prompt
-from interventions.readouts import encode
 from relbench import attribution_table as module
 from relbench.attribution_bench import INCREASE, Config
 from relbench.attribution_prompts import Selection, TypedPrompt, typed_relations
@@ -85,7 +85,7 @@ def test_sublayer_sums_span_embedding_to_prediction(table):
     model, tokenizer, found = table
     if model.config.model_type == "gpt_neox":
         return  # Parallel sublayers are not added one after the other.
-    from interventions.stream import read_stream
+    from interventions.attribution.stream import read_stream
 
     lens = lens_of(model)
     for record, item in zip(found.prompts, typed_prompts(tokenizer).prompts, strict=True):

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 from click.testing import CliRunner
 
-from interventions.explanation import explain as run_explain
+from interventions.attribution.explanation import explain as run_explain
 from relbench.commands.explain import explain
 from relbench.explain import as_html, as_json, visible
 from tests.tiny import tiny_model, tiny_tokenizer

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from interventions.attribution.stream import Stream, Write
 from interventions.errors import UserError
-from interventions.stream import Stream, Write
 from interventions.units import Site, UnitLayout, base_model, capture, layout_of
 
 if TYPE_CHECKING:

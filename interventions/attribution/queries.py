@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from interventions.attention import value_unit
+from interventions.attribution.attention import value_unit
+from interventions.attribution.norms import norm_gain
+from interventions.attribution.stream import Stream, Write, output_weight
 from interventions.errors import UserError
 from interventions.families import family_of
-from interventions.norms import norm_gain
-from interventions.stream import Stream, Write, output_weight
 from interventions.units import Site, config_of, decoder_layers, follow, layout_of, module_of, raw_indices
 
 if TYPE_CHECKING:

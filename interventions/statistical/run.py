@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interventions import parallel, stability
-from interventions.contrasts import Contrast, seeded
 from interventions.errors import UserError
 from interventions.memory import parse_memory
 from interventions.responses import Responses
-from interventions.statistical_options import Options
+from interventions.statistical.contrasts import Contrast, seeded
+from interventions.statistical.options import Options
 from interventions.statistics import Statistic
 from interventions.units import Site
 

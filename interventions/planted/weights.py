@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interventions.planted_facts import (
+from interventions.planted.facts import (
     FILLER,
     INTERFERING,
     N_ANSWERS,

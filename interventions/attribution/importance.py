@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from interventions.lens import DEFAULT_BUDGET, Base, Lens
-from interventions.stream import Stream, Write
+from interventions.attribution.lens import DEFAULT_BUDGET, Base, Lens
+from interventions.attribution.stream import Stream, Write
 
 # Candidates evaluated between two looks at the K-th best value.
 _STEP = 24

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from interventions import importance
-from interventions.attention import head_outputs, read_attention
+from interventions.attribution import importance
+from interventions.attribution.attention import head_outputs, read_attention
+from interventions.attribution.lens import Lens, lens_of
+from interventions.attribution.queries import Keys, QueryScores, Shares, keys_of, query_scores
+from interventions.attribution.readouts import encode
+from interventions.attribution.stream import Stream, Write, read_stream, writes_of
 from interventions.errors import UserError
-from interventions.lens import Lens, lens_of
-from interventions.queries import Keys, QueryScores, Shares, keys_of, query_scores
-from interventions.readouts import encode
-from interventions.stream import Stream, Write, read_stream, writes_of
 from interventions.units import UnitLayout, config_of, layout_of
 
 if TYPE_CHECKING:

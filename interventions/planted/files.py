@@ -11,7 +11,7 @@ import numpy as np
 from interventions.files import atomic_write
 from interventions.mask import Mask
 from interventions.model_id import ModelId
-from interventions.planted import TEMPLATES, Planted
+from interventions.planted.model import TEMPLATES, Planted
 
 
 def write(planted: Planted, folder: Path) -> None:

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interventions.errors import UserError
-from interventions.planted_facts import FILLER, N_SHOTS, RELATIONS, Facts, Ints, Settings
-from interventions.planted_weights import (
+from interventions.planted.facts import FILLER, N_SHOTS, RELATIONS, Facts, Ints, Settings
+from interventions.planted.weights import (
     D_FF,
     D_MODEL,
     N_HEADS,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from interventions.aggregate import AGGREGATIONS, CONTRASTS
+from interventions.attribution.aggregate import AGGREGATIONS, CONTRASTS
 from interventions.errors import UserError
 
 FORMS = ("first-order", "exact", "exact-top")

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from interventions.attribution.lens import Lens
+from interventions.attribution.readouts import Readouts
 from interventions.errors import UserError
 from interventions.families import family_of
-from interventions.lens import Lens
 from interventions.prefix import Prefix, forward
-from interventions.readouts import Readouts
 from interventions.units import base_model, config_of, decoder_layers, follow
 
 if TYPE_CHECKING:

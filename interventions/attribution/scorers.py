@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from interventions import compared, gradients, importance
-from interventions.attribution_options import Options
-from interventions.lens import Lens
+from interventions.attribution import compared, gradients, importance
+from interventions.attribution.lens import Lens
+from interventions.attribution.options import Options
+from interventions.attribution.readouts import Batch, Encoded, batches, whole_rows
+from interventions.attribution.stream import Stream, Write, read_stream
 from interventions.prefix import Prefix
-from interventions.readouts import Batch, Encoded, batches, whole_rows
-from interventions.stream import Stream, Write, read_stream
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

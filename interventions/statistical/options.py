@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from interventions.contrasts import BALANCES
 from interventions.errors import UserError
 from interventions.memory import parse_memory
 from interventions.responses import POOLINGS
+from interventions.statistical.contrasts import BALANCES
 from interventions.store import DTYPES
 
 
@@ -25,7 +25,7 @@ class Options:
         negatives: Concept → the concepts its negatives come from; None for all others that have prompts.
         negatives_per_positive: How many negatives are drawn for each positive; None for all.
         correct_only: Leave out prompts whose greedy continuation is no accepted answer.
-        balance: "none", "length", "answers" or "both"; see `interventions.contrasts.make_contrasts`.
+        balance: "none", "length", "answers" or "both"; see `contrasts.make_contrasts`.
         bootstrap: Replicates for the stability of the top k; 0 for none.
         k: Size of the top sets that stability, ties and balance are reported for; None for 1 % of the units.
         references: Whether to gather the reference statistics that mean and constant masks need.

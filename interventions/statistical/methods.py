@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from interventions import stability
-from interventions.contrasts import Contrast, make_contrasts, negatives_of, seeded
 from interventions.errors import UserError
 from interventions.memory import parse_memory
 from interventions.methods import MethodResult
 from interventions.responses import collect, tokenize
-from interventions.statistical_options import Options
-from interventions.statistical_run import Run, Values, flat
+from interventions.statistical.contrasts import Contrast, make_contrasts, negatives_of, seeded
+from interventions.statistical.options import Options
+from interventions.statistical.run import Run, Values, flat
 from interventions.statistics import STATISTICS, Statistic, random
 from interventions.units import layout_of
 
@@ -160,7 +160,7 @@ def _correct(
     concepts: Sequence[str],
     before: Mapping[str, int],
 ) -> list[Prompt]:
-    from interventions.attribution import answered_correctly
+    from interventions.attribution.methods import answered_correctly
 
     correct = answered_correctly(model, tokenizer, prompts)
     kept = [prompt for prompt, right in zip(prompts, correct, strict=True) if right]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from interventions.attribution.norms import norm_eps, norm_gain
 from interventions.errors import UserError
 from interventions.families import family_of
-from interventions.norms import norm_eps, norm_gain
 from interventions.units import base_model, config_of, follow
 
 if TYPE_CHECKING:

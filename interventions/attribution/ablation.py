@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from interventions.attribution.lens import Lens
 from interventions.families import family_of
-from interventions.lens import Lens
 from interventions.prefix import forward
 from interventions.units import base_model, config_of, decoder_layers, follow
 

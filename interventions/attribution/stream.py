@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from interventions.attribution.norms import norm_eps, norm_gain
+from interventions.attribution.readouts import Readouts
 from interventions.errors import UserError
 from interventions.families import family_of
-from interventions.norms import norm_eps, norm_gain
 from interventions.prefix import forward
-from interventions.readouts import Readouts
 from interventions.units import Site, base_model, config_of, decoder_layers, follow, refuse_shared_modules
 
 if TYPE_CHECKING:

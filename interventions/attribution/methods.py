@@ -16,16 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interventions import compared, scorers
-from interventions.aggregate import Summary, contrasted, per_prompt
-from interventions.attribution_options import Options
-from interventions.counterfactuals import counterfactuals
+from interventions.attribution import compared, scorers
+from interventions.attribution.aggregate import Summary, contrasted, per_prompt
+from interventions.attribution.counterfactuals import counterfactuals
+from interventions.attribution.lens import lens_of
+from interventions.attribution.options import Options
+from interventions.attribution.readouts import Encoded, encode
+from interventions.attribution.scorers import Scorer, Setting, reads
+from interventions.attribution.stream import WRITING_KINDS, writes_of
 from interventions.errors import UserError
-from interventions.lens import lens_of
 from interventions.methods import MethodResult
-from interventions.readouts import Encoded, encode
-from interventions.scorers import Scorer, Setting, reads
-from interventions.stream import WRITING_KINDS, writes_of
 from interventions.units import Site
 
 if TYPE_CHECKING:

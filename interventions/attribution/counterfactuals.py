@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from interventions.readouts import Encoded
+from interventions.attribution.readouts import Encoded
 
 if TYPE_CHECKING:
     from interventions.prompts import Prompt

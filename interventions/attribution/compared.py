@@ -14,9 +14,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from interventions.importance import along, exact, first_order
-from interventions.lens import DEFAULT_BUDGET, Lens
-from interventions.stream import Stream, Write
+from interventions.attribution.importance import along, exact, first_order
+from interventions.attribution.lens import DEFAULT_BUDGET, Lens
+from interventions.attribution.stream import Stream, Write
 
 
 def value_log_probability(
