@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from relbench.deltas import Interval, proportion_interval
+from relbench.analysis.intervals import proportion_interval
 from relbench.languages import LANGUAGES
 from relbench.samples import BASELINE, Sample
+from relbench.tables import Interval
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Recall of one relation in one language.
+    """Recall of one relation in one language, over all facts.
 
     Attributes:
         relation, language: Which.
@@ -43,7 +44,9 @@ def recalls(samples: Iterable[Sample]) -> list[Recall]:
 def _recall(relation: str, language: str, samples: Sequence[Sample]) -> Recall:
     n, right = len(samples), sum(sample.recall for sample in samples)
     common = Counter(sample.answer_id for sample in samples).most_common(1)[0][1]
-    return Recall(relation, language, n, right / n, proportion_interval(right, n), common / n)
+    interval = proportion_interval(right, n)
+    assert interval is not None
+    return Recall(relation, language, n, right / n, interval, common / n)
 
 
 def recall_markdown(rows: Sequence[Recall]) -> str:
