@@ -13,16 +13,10 @@ from scipy.stats import binomtest
 
 from interventions.errors import UserError
 from relbench.samples import Sample
+from relbench.tables import Interval
 
 CONFIDENCE = 0.95
 BOOTSTRAP_DRAWS = 10_000
-
-
-class Interval(NamedTuple):
-    """A confidence interval; NaN bounds where there is nothing to estimate."""
-
-    low: float
-    high: float
 
 
 class Question(Protocol):

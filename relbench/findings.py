@@ -177,8 +177,8 @@ def cell_table(cells: Sequence[Cell]) -> Table:
         "deltas",
         "Change of recall under every mask on every relation",
         f"Facts: {named}. Loss: share of the facts right at baseline that become wrong; gain: share of the "
-        "wrong that become right. Clopper–Pearson intervals; Newcombe's for the change of recall; Student's t over "
-        "subjects for the log probability. p: McNemar's exact test, two-sided, not adjusted.",
+        "wrong that become right. Clopper–Pearson intervals; Newcombe's for the change of recall; Student's t "
+        "over subjects for the log probability. p: McNemar's exact test, two-sided, not adjusted.",
         (
             Column("treatment", "mask", "text"),
             Column("method", "method", "text"),

@@ -54,7 +54,7 @@ def sign_flip_p(changes: ArrayLike, clusters: Sequence[object], *, seed: int = 0
     # Sums that differ by rounding alone are equal.
     reached = observed - 1e-9 * sums.sum()
     if sums.size <= EXACT_UP_TO:
-        signs = 1 - 2 * (np.arange(2**sums.size)[:, None] >> np.arange(sums.size) & 1)
+        signs = 1.0 - 2 * (np.arange(2**sums.size)[:, None] >> np.arange(sums.size) & 1)
         return float(np.mean(np.abs(signs @ sums) >= reached))
     generator = np.random.default_rng(seed)
     beyond = 0
