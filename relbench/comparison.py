@@ -4,36 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import nan
 from pathlib import Path
 from statistics import mean
 
 import numpy as np
-from scipy.stats import bootstrap
+from numpy.typing import NDArray
 
-from relbench.deltas import (
-    BOOTSTRAP_DRAWS,
-    CONFIDENCE,
-    Interval,
-    Pair,
-    pair,
-    paired_interval,
-)
+from relbench.analysis.intervals import paired_interval, percentile_interval, proportion_interval
+from relbench.analysis.pairing import Pair, pair
+from relbench.analysis.resampling import ratio_draws
+from relbench.analysis.significance import mcnemar_p, sign_flip_p
 from relbench.logged import LoggedSample, read_logged
+from relbench.tables import Interval
 
 
 @dataclass(frozen=True)
 class Change:
     """One metric of one task in both runs.
 
+    Documents of the probes are clustered by their subject, other documents stand for themselves.
+
     Attributes:
         task, metric: Which.
         n: Number of paired samples.
         before, after: Means.
         delta: `after - before`.
-        interval: Newcombe's for metrics of 0 and 1; otherwise a bootstrap over samples.
+        interval: Newcombe's for metrics of 0 and 1 whose subjects occur once, otherwise a bootstrap over
+            subjects; None for a single one.
+        p: Two-sided, of no net change: McNemar's exact test, or the sign-flip test where Newcombe's interval
+            does not apply.
         loss, gain: Shares of the right that became wrong and of the wrong that became right; None for
-            metrics that are not 0 or 1, NaN without any such sample.
+            metrics that are not 0 or 1, or without any such sample.
+        loss_interval, gain_interval: Their Clopper–Pearson intervals.
     """
 
     task: str
@@ -42,9 +44,12 @@ class Change:
     before: float
     after: float
     delta: float
-    interval: Interval
+    interval: Interval | None
+    p: float
     loss: float | None
+    loss_interval: Interval | None
     gain: float | None
+    gain_interval: Interval | None
 
 
 def compare_runs(base: str | Path, masked: str | Path) -> tuple[list[Change], list[str]]:
@@ -70,44 +75,36 @@ def compare_runs(base: str | Path, masked: str | Path) -> tuple[list[Change], li
 
 
 def _change(task: str, metric: str, pairs: Sequence[Pair[LoggedSample]]) -> Change:
-    values = [(one.before.metrics[metric], one.after.metrics[metric]) for one in pairs]
-    differences = [after - before for before, after in values]
-    binary = all(value in (0, 1) for row in values for value in row)
-    loss = gain = None
-    if binary:
-        both = sum(row == (1, 1) for row in values)
-        lost = sum(row == (1, 0) for row in values)
-        gained = sum(row == (0, 1) for row in values)
-        neither = sum(row == (0, 0) for row in values)
-        interval = paired_interval(both, lost, gained, neither)
-        loss = lost / (both + lost) if both + lost else nan
-        gain = gained / (gained + neither) if gained + neither else nan
+    before = np.array([one.before.metrics[metric] for one in pairs])
+    after = np.array([one.after.metrics[metric] for one in pairs])
+    clusters = [one.before.subject or str(number) for number, one in enumerate(pairs)]
+    binary = bool(np.isin([before, after], (0, 1)).all())
+    right, lost, gained = (int(np.sum(which)) for which in (before == 1, before > after, before < after))
+    wrong = len(pairs) - right
+    if binary and len(set(clusters)) == len(pairs):
+        interval = paired_interval(right - lost, lost, gained, wrong - gained)
+        p = float(mcnemar_p(lost, gained))
     else:
-        interval = _bootstrap_mean(differences)
+        interval = _mean_interval(after - before, clusters)
+        p = sign_flip_p(after - before, clusters)
     return Change(
         task=task,
         metric=metric,
-        n=len(values),
-        before=mean(before for before, _ in values),
-        after=mean(after for _, after in values),
-        delta=mean(differences),
+        n=len(pairs),
+        before=mean(before.tolist()),
+        after=mean(after.tolist()),
+        delta=mean((after - before).tolist()),
         interval=interval,
-        loss=loss,
-        gain=gain,
+        p=p,
+        loss=lost / right if binary and right else None,
+        loss_interval=proportion_interval(lost, right) if binary else None,
+        gain=gained / wrong if binary and wrong else None,
+        gain_interval=proportion_interval(gained, wrong) if binary else None,
     )
 
 
-def _bootstrap_mean(values: Sequence[float]) -> Interval:
-    if len(values) < 2:
-        return Interval(nan, nan)
-    if max(values) == min(values):
-        return Interval(values[0], values[0])
-    found = bootstrap(
-        (values,),
-        np.mean,
-        n_resamples=BOOTSTRAP_DRAWS,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=0,
-    ).confidence_interval
-    return Interval(float(found.low), float(found.high))
+def _mean_interval(values: NDArray[np.float64], clusters: Sequence[str]) -> Interval | None:
+    """Bootstrap interval of a mean, whole clusters drawn."""
+    _, place = np.unique(np.array(clusters), return_inverse=True)
+    sums, sizes = np.bincount(place, values), np.bincount(place)
+    return percentile_interval(ratio_draws(sums, sizes, np.random.default_rng(0)), units=len(sums))

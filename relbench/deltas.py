@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 
 from interventions.errors import UserError
 from relbench.samples import Sample
-from relbench.tables import Interval
+from relbench.tables import Interval as Interval
 
 CONFIDENCE = 0.95
 BOOTSTRAP_DRAWS = 10_000

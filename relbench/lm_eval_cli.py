@@ -21,7 +21,7 @@ from lm_eval.utils import simple_parse_args_string
 
 from interventions.errors import UserError
 from interventions.masks import Mask
-from relbench.deltas import Pair, pair
+from relbench.analysis.pairing import Pair, pair
 from relbench.logged import LoggedSample, logged_samples, read_logged
 from relbench.paths import tasks_dir
 from relbench.prompts import parse_concept

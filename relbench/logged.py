@@ -19,7 +19,7 @@ class LoggedSample:
         task, filter, doc_id: What was asked.
         doc_hash, prompt_hash, target_hash: lm-eval's hashes.
         metrics: Metric → value, the numeric ones.
-        relation, language: Of the probe; None for tasks that are not ours.
+        relation, language, subject: Of the probe; None for tasks that are not ours.
     """
 
     task: str
@@ -31,6 +31,7 @@ class LoggedSample:
     metrics: Mapping[str, float]
     relation: str | None = None
     language: str | None = None
+    subject: str | None = None
 
     @property
     def key(self) -> tuple[str, str, int, str, str, str]:
@@ -62,6 +63,7 @@ def logged_sample(task: str, raw: Mapping[str, Any]) -> LoggedSample:
         metrics={name: float(value) for name, value in values.items() if isinstance(value, (int, float))},
         relation=document.get("relation") if ours else None,
         language=document.get("language") if ours else None,
+        subject=document.get("subject_id") if ours else None,
     )
 
 

@@ -8,8 +8,8 @@ from math import isnan
 from typing import Any, Literal, NamedTuple
 
 # What a column holds, and so how its values are shown: text, count (an integer), share (0 … 1), delta (a
-# signed change of a share), logprob (a signed change of a natural log probability), number (any other number),
-# p (a p-value), interval (an `Interval`), seconds, bytes, flag (true or false).
+# signed change of a share), logprob (a signed change of a natural log probability), number (any other), p (a
+# p-value), interval (an `Interval`), seconds, bytes, flag (true or false).
 Kind = Literal[
     "text",
     "count",

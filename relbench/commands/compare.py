@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from relbench.tables import Interval
 
 
 @click.command()
@@ -20,9 +25,11 @@ def compare(base: str, masked: str) -> None:
 
     rows, remarks = compare_runs(base, masked)
     table = Table(
-        title="Paired change", caption="loss: share of right answers that became wrong; gain: the reverse"
+        title="Paired change",
+        caption="loss: share of right answers that became wrong; gain: the reverse; [95 % intervals]\n"
+        "p: McNemar's exact test where a subject occurs once, else a sign-flip test over subjects",
     )
-    for column in ("task", "metric", "samples", "base", "masked", "Δ [95 % interval]", "loss", "gain"):
+    for column in ("task", "metric", "samples", "base", "masked", "Δ", "p", "loss", "gain"):
         table.add_column(column, justify="left" if column in ("task", "metric") else "right", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -31,10 +38,17 @@ def compare(base: str, masked: str) -> None:
             str(row.n),
             f"{row.before:.4f}",
             f"{row.after:.4f}",
-            f"{row.delta:+.4f} [dim]\\[{row.interval.low:+.3f}, {row.interval.high:+.3f}][/dim]",
-            "" if row.loss is None else f"{row.loss:.3f}",
-            "" if row.gain is None else f"{row.gain:.3f}",
+            _with_bounds(f"{row.delta:+.4f}", row.interval, "+.3f"),
+            f"{row.p:.3f}" if row.p >= 0.001 else "< .001",
+            "" if row.loss is None else _with_bounds(f"{row.loss:.3f}", row.loss_interval, ".2f"),
+            "" if row.gain is None else _with_bounds(f"{row.gain:.3f}", row.gain_interval, ".2f"),
         )
     console().print(table)
     for remark in remarks:
         click.echo(f"note: {remark}")
+
+
+def _with_bounds(value: str, interval: Interval | None, form: str) -> str:
+    if interval is None:
+        return value
+    return f"{value} [dim]\\[{interval.low:{form}}, {interval.high:{form}}][/dim]"
