@@ -17,8 +17,8 @@ ARTICLES: dict[str, frozenset[str]] = {
     "es": _set("el la los las lo un una unos unas"),
 }
 
-# Closed-class words: articles, demonstratives, pronouns, prepositions, conjunctions, forms of "be"
-        and "have", # negations. In Chinese and Japanese, beginnings of texts.
+# Closed-class words: articles, demonstratives, pronouns, prepositions, conjunctions, forms of "be" and
+# "have", negations. In Chinese and Japanese, beginnings of texts.
 FILLERS: dict[str, frozenset[str]] = {
     "en": ARTICLES["en"]
     | _set(
