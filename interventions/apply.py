@@ -36,6 +36,31 @@ MODES: tuple[Mode, ...] = ("zero", "scale", "mean", "constant", "resample")
 POSITIONS: tuple[Positions, ...] = ("all", "context", "last_context", "continuation")
 
 
+def check_mode(
+    mode: str, *, factor: float | None = None, value: float | None = None, percentile: float | None = None
+) -> None:
+    """Make sure that a mode is one, and has its numbers and no other's.
+
+    Raises:
+        UserError: Unknown mode, or a number missing, not finite or of another mode.
+    """
+    if mode not in MODES:
+        raise UserError(f"unknown mode {mode!r}; one of {', '.join(MODES)}")
+    for name, number, owner in (
+        ("factor", factor, "scale"),
+        ("value", value, "constant"),
+        ("percentile", percentile, "constant"),
+    ):
+        if number is not None and mode != owner:
+            raise UserError(f"{name}= belongs to mode {owner}, not {mode}")
+        if number is not None and not np.isfinite(number):
+            raise UserError(f"{name} must be a finite number, got {number}")
+    if mode == "scale" and factor is None:
+        raise UserError("mode scale needs factor=, a number")
+    if mode == "constant" and (value is None) == (percentile is None):
+        raise UserError("mode constant needs exactly one of value= and percentile=")
+
+
 @dataclass(frozen=True)
 class Intervention:
     """A mask, what happens to its units' responses, and at which positions.
@@ -66,20 +91,9 @@ class Intervention:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise UserError(f"unknown mode {self.mode!r}; one of {', '.join(MODES)}")
         if self.positions not in POSITIONS:
             raise UserError(f"unknown positions {self.positions!r}; one of {', '.join(POSITIONS)}")
-        for name, mode in (("factor", "scale"), ("value", "constant"), ("percentile", "constant")):
-            number = getattr(self, name)
-            if number is not None and self.mode != mode:
-                raise UserError(f"{name}= belongs to mode {mode}, not {self.mode}")
-            if number is not None and not np.isfinite(number):
-                raise UserError(f"{name} must be a finite number, got {number}")
-        if self.mode == "scale" and self.factor is None:
-            raise UserError("mode scale needs factor=, a number")
-        if self.mode == "constant" and (self.value is None) == (self.percentile is None):
-            raise UserError("mode constant needs exactly one of value= and percentile=")
+        check_mode(self.mode, factor=self.factor, value=self.value, percentile=self.percentile)
         self._reference_values()
 
     @property

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from interventions.errors import UserError
 from relbench.paths import tasks_dir
+from relbench.probes import DEFAULT_TEMPLATE
 from relbench.samples import Sample
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class BuiltTask:
 
     Attributes:
         name: Task name.
+        template, shots: Of its prompts.
         task: lm-eval's task.
         docs: Documents by document id.
         instances: Requests, document by document.
@@ -30,6 +32,8 @@ class BuiltTask:
     """
 
     name: str
+    template: str
+    shots: int
     task: Task
     docs: Mapping[int, Mapping[str, Any]]
     instances: tuple[Instance, ...]
@@ -63,10 +67,11 @@ def build_tasks(
         loaded = manager.load(list(names))["tasks"]
     except ValueError as error:
         raise UserError(f"the tasks overlap: {error}; name each task once") from error
-    return [_build(name, task, shots, limit) for name, task in loaded.items()]
+    template = str((metadata or {}).get("template", DEFAULT_TEMPLATE))
+    return [_build(name, template, task, shots, limit) for name, task in loaded.items()]
 
 
-def _build(name: str, task: Task, shots: int, limit: int | None) -> BuiltTask:
+def _build(name: str, template: str, task: Task, shots: int, limit: int | None) -> BuiltTask:
     examples = list(task.fewshot_docs() or ())
     if shots > len(examples):
         raise UserError(f"{name} has {len(examples)} few-shot examples, not {shots}")
@@ -78,7 +83,13 @@ def _build(name: str, task: Task, shots: int, limit: int | None) -> BuiltTask:
         )
         instances.extend(made if isinstance(made, list) else [made])
     return BuiltTask(
-        name, task, docs, tuple(instances), frozenset(doc["answer_id"] for doc in examples[:shots])
+        name,
+        template,
+        shots,
+        task,
+        docs,
+        tuple(instances),
+        frozenset(doc["answer_id"] for doc in examples[:shots]),
     )
 
 
@@ -115,6 +126,8 @@ def _sample(
         task=built.name,
         relation=doc["relation"],
         language=doc["language"],
+        template=built.template,
+        shots=built.shots,
         doc_id=doc_id,
         fact_id=doc["fact_id"],
         subject_id=doc["subject_id"],
@@ -130,3 +143,43 @@ def _sample(
         answer_logprob=metrics["answer_logprob"],
         first_token_rank=round(1 / metrics["first_token_mrr"]) if "first_token_mrr" in metrics else None,
     )
+
+
+def responses_of(built: BuiltTask, scores: Sequence[Any]) -> dict[int, list[list[Any]]]:
+    """Document → `[log probability, is greedy]` of each of its requests, plain JSON values."""
+    said: dict[int, list[list[Any]]] = {}
+    for instance, score in zip(built.instances, scores, strict=True):
+        said.setdefault(int(instance.doc_id or 0), []).append([float(score[0]), bool(score[1])])
+    return said
+
+
+def logged_sample(built: BuiltTask, record: Mapping[str, Any]) -> dict[str, Any]:
+    """What `lm_eval --log_samples` writes for a document.
+
+    Args:
+        built: The task.
+        record: A sample's fields, and `resps`, the document's entry of `responses_of`.
+    """
+    doc_id = record["doc_id"]
+    doc = built.docs[doc_id]
+    requests = [one.args for one in built.instances if int(one.doc_id or 0) == doc_id]
+    metrics = {"recall": record["recall"], "answer_logprob": record["answer_logprob"]}
+    if record["first_token_rank"]:
+        metrics["first_token_mrr"] = 1 / record["first_token_rank"]
+    return {
+        "doc_id": doc_id,
+        "doc": doc,
+        "target": built.task.doc_to_target(doc),
+        "arguments": {
+            f"gen_args_{number}": {f"arg_{place}": text for place, text in enumerate(arguments)}
+            for number, arguments in enumerate(requests)
+        },
+        "resps": [[said] for said in record["resps"]],
+        "filtered_resps": record["resps"],
+        "filter": record["filter"],
+        "metrics": sorted(metrics),
+        "doc_hash": record["doc_hash"],
+        "prompt_hash": record["prompt_hash"],
+        "target_hash": record["target_hash"],
+        **metrics,
+    }

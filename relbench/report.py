@@ -15,7 +15,7 @@ from relbench.deltas import Delta, Interval, Pair, delta_of, headline, mean_delt
 from relbench.prompts import concept
 from relbench.recall import Recall, recall_markdown, recalls
 from relbench.samples import BASELINE, Sample, read_samples
-from relbench.sweep import read_treatments
+from relbench.sweep_state import read_treatments
 from relbench.treatments import RANDOM, Treatment
 
 if TYPE_CHECKING:

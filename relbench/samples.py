@@ -23,6 +23,7 @@ class Sample:
     Attributes:
         intervention: Id of what was done to the model; "baseline" for nothing.
         task, relation, language: What was asked, and in which lm-eval task.
+        template, shots: How: the prompt's template, and the number of few-shot examples before it.
         doc_id, fact_id, subject_id, answer_id: The document, and identities of its parts.
         answer_seen: Whether a right answer also answers a `detect` fact.
         copyable: Whether the answer can be read off the subject.
@@ -32,12 +33,15 @@ class Sample:
         recall: 1 when the greedy continuation is an accepted answer, else 0.
         answer_logprob: Natural log probability of the canonical answer.
         first_token_rank: Rank of its first token, 1 the most probable; None when the model gave none.
+        continuation: What the model goes on to say, greedily; None where it was not asked.
     """
 
     intervention: str
     task: str
     relation: str
     language: str
+    template: str
+    shots: int
     doc_id: int
     fact_id: str
     subject_id: str
@@ -52,6 +56,7 @@ class Sample:
     recall: int
     answer_logprob: float
     first_token_rank: int | None
+    continuation: str | None = None
 
     @property
     def key(self) -> tuple[str, str, int, str, str, str]:
@@ -85,7 +90,7 @@ def sample_from_dict(raw: dict[str, Any]) -> Sample:
 
 def write_samples(path: str | Path, samples: Iterable[Sample]) -> None:
     """Write samples as JSON lines, sorted, so that equal results are equal bytes."""
-    ordered = sorted(samples, key=lambda s: (s.intervention, s.task, s.doc_id))
+    ordered = sorted(samples, key=lambda s: (s.intervention, s.task, s.template, s.shots, s.doc_id))
     with atomic_write(path) as file:
         for sample in ordered:
             file.write(canonical_json(sample.to_dict()) + "\n")

@@ -93,6 +93,19 @@ def scoring_prompts(plan: ScoringPlan) -> list[Prompt]:
     )
 
 
+def check_options(plan: ScoringPlan) -> None:
+    """Let the method look at its options before a model is loaded, if it can.
+
+    Raises:
+        UserError: An option that the method does not have, or a value that it cannot have.
+    """
+    from interventions.methods import get_method
+
+    check = getattr(get_method(plan.method), "check_options", None)
+    if check is not None:
+        check(plan.method_options())
+
+
 def score(
     plan: ScoringPlan,
     model: PreTrainedModel,

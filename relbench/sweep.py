@@ -1,48 +1,63 @@
 """Sweeps: a baseline and many interventions over probe tasks, with one load of the model.
 
 A sweep directory holds `sweep.yaml` (what was asked for, resolved and hashed), `scores/` and `masks/`,
-`journal/` (finished blocks), and from them `samples.jsonl` and `results/`. Dates and durations stand
-in `run.json` alone, so that everything else is the same from run to run.
+`journal/` (finished blocks), and from them `samples.jsonl`, `perplexity.jsonl` when it was asked for, and
+`results/`. Dates and durations stand in `run.json` alone, so that everything else is the same from run to run.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import yaml
 from tqdm import tqdm
 
+from interventions import parallel
 from interventions.errors import UserError
-from interventions.files import atomic_write, sha256_json
+from interventions.files import atomic_write, canonical_json, sha256_json
 from interventions.scores import Scores
-from relbench.journal import Journal
-from relbench.results import write_results
-from relbench.samples import write_samples
+from relbench.blocks import (
+    CONTINUATION,
+    PERPLEXITY,
+    RECALL,
+    Block,
+    Evaluator,
+    continuation_blocks,
+    samples_in,
+)
+from relbench.executors import Executor, Local
+from relbench.journal import Journal, Records, full_or_denied, read_journals
+from relbench.perplexity import documents
+from relbench.results import write_logged, write_results
+from relbench.samples import Sample, write_samples
 from relbench.scoring import ScoringPlan, data_hash, score, scoring_prompts
-from relbench.sweep_config import SweepConfig
-from relbench.taskfiles import task_name
-from relbench.treatments import Treatment, interventions_of, make_treatments
+from relbench.sweep_config import MethodConfig, ScoresConfig, SweepConfig
+from relbench.sweep_state import alone, make_state, read_state, refuse_changes, write_state
+from relbench.treatments import Treatment, make_treatments
 
 if TYPE_CHECKING:
-    from relbench.engine import Plan
-    from relbench.harness import BuiltTask
     from relbench.lm import RelbenchLM
 
+Scored = list[tuple[MethodConfig | ScoresConfig, Scores]]
 
-def run_sweep(config: SweepConfig, directory: str | Path, *, progress: bool = True) -> Path:
+
+def run_sweep(
+    config: SweepConfig, directory: str | Path, *, progress: bool = True, executor: str = "local"
+) -> Path:
     """Run a sweep, or what is left of it.
+
+    Started by torchrun, every process does a share of the blocks; all must see the directory.
 
     Args:
         config: What to run.
         directory: Where; a directory of the same sweep is continued.
         progress: Whether to show progress on stderr.
+        executor: "local", or "ray" to have the blocks done by the workers of a Ray cluster.
 
     Returns:
         The directory.
@@ -53,172 +68,202 @@ def run_sweep(config: SweepConfig, directory: str | Path, *, progress: bool = Tr
     """
     directory = Path(directory)
     config.check()
-    stated = directory / "sweep.yaml"
-    before = _read_state(stated) if stated.exists() else None
+    before = read_state(directory) if (directory / "sweep.yaml").exists() else None
     if before is not None:
-        _refuse_changes(before["config"], config.to_dict(), stated)
-        if (directory / "run.json").exists() and _data_state(config) == before["data"]:
+        refuse_changes(before["config"], config.to_dict(), directory)
+        if (directory / "run.json").exists() and data_state(config) == before["data"]:
             return directory
-    with _alone(directory):
+    rank, _ = parallel.world()
+    with _alone_together(directory):
         clock = _Clock(directory)
-        lm = _load(config)
-        clock.lap("load model")
-        all_scores = [_scores(config, plan, lm, directory, progress) for plan in config.scoring_plans()]
-        clock.lap("score units")
-        treatments = make_treatments(config, all_scores, lm.model_id, directory)
-        state = {
-            "config": config.to_dict(),
-            "data": _data_state(config),
-            "model": lm.model_id.to_dict(),
-            "treatments": [asdict(treatment) for treatment in treatments],
-        }
-        if before is not None:
-            _refuse_changes(before, state, stated)
-        with atomic_write(stated) as file:
-            yaml.safe_dump(state, file, sort_keys=False, allow_unicode=True)
-        _evaluate(config, lm, treatments, directory, progress)
-        clock.lap("evaluate")
-        _finish(config, lm, treatments, directory)
-        clock.write(lm)
+        try:
+            lm = load(config)
+            clock.lap("load model")
+            scored = _scored(config, lm, directory, progress and rank == 0)
+            clock.lap("score units")
+            if rank == 0:
+                _prepare(config, scored, lm, directory)
+            parallel.barrier()
+            treatments = [Treatment.from_dict(raw) for raw in read_state(directory)["treatments"]]
+            evaluator = Evaluator(config, directory, lm)
+            blocks = _evaluate(evaluator, treatments, progress, executor)
+            clock.lap("evaluate")
+            if rank == 0:
+                _finish(evaluator, treatments, blocks)
+                clock.write(lm)
+            parallel.barrier()
+        except OSError as error:
+            raise full_or_denied(directory, error) from error
     return directory
 
 
-def read_treatments(directory: str | Path) -> list[Treatment]:
-    """What was done in a sweep.
-
-    Raises:
-        UserError: The directory is not a sweep's.
-    """
-    path = Path(directory) / "sweep.yaml"
-    if not path.is_file():
-        raise UserError(f"{directory} is not a sweep directory: it has no sweep.yaml")
-    return [Treatment(**raw) for raw in _read_state(path)["treatments"]]
-
-
-def read_config(directory: str | Path) -> SweepConfig:
-    """The resolved config of a sweep directory.
-
-    Raises:
-        UserError: The directory is not a sweep's.
-    """
-    path = Path(directory) / "sweep.yaml"
-    if not path.is_file():
-        raise UserError(f"{directory} is not a sweep directory: it has no sweep.yaml")
-    return SweepConfig.from_dict(_read_state(path)["config"], str(path))
+@contextmanager
+def _alone_together(directory: Path) -> Iterator[None]:
+    """Rank 0 holds the lock for all processes of a sweep; where it cannot, all say why."""
+    with ExitStack() as stack:
+        refusal = ""
+        if parallel.world().rank == 0:
+            try:
+                stack.enter_context(alone(directory))
+            except UserError as error:
+                refusal = str(error)
+        refusal = parallel.broadcast_text(refusal)
+        if refusal:
+            raise UserError(refusal)
+        yield
 
 
-def _read_state(path: Path) -> dict[str, Any]:
-    try:
-        state = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is damaged; use another directory ({error})") from error
-    if not isinstance(state, dict) or not {"config", "data", "treatments"} <= state.keys():
-        raise UserError(f"{path} is not a sweep's; use another directory")
+def data_state(config: SweepConfig) -> dict[str, str]:
+    """Hashes of what the probes say now: of what each method scores, of the tested facts, of other texts."""
+    state = {
+        f"tested {template} {shots}-shot": data_hash(config.tested_prompts(template, shots))
+        for template in config.templates
+        for shots in config.shots
+    }
+    for method, plan in zip(config.methods, config.scoring_plans(), strict=True):
+        state[f"scored by {method.id}"] = data_hash(scoring_prompts(plan))
+    for entry in config.scores:
+        state[f"scores {entry.id}"] = Scores.load(entry.path).digest
+    if config.perplexity is not None:
+        texts = [[document.id, document.kind, document.text] for document in documents(config)]
+        state["texts for perplexity"] = sha256_json(texts)
     return state
 
 
-def _refuse_changes(before: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-    if changed:
-        raise UserError(
-            f"{path} was made with another {', '.join(changed)}; use a new directory, or the old settings"
-        )
-
-
-def _data_state(config: SweepConfig) -> dict[str, str]:
-    """Hashes of what the probes say now: of every scoring plan's prompts, and of the tested facts."""
-    scored = {f"scored by {plan.method}": data_hash(scoring_prompts(plan)) for plan in config.scoring_plans()}
-    return {"tested": data_hash(config.tested_prompts()), **scored}
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Hold the directory's lock, or say that another process does."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / ".lock"
-    with open(path, "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"another process is running a sweep in {directory}") from error
-        try:
-            yield
-        finally:
-            # A mistake found before anything was made leaves no directory behind.
-            if list(directory.iterdir()) == [path]:
-                path.unlink()
-                directory.rmdir()
-
-
-def _load(config: SweepConfig) -> RelbenchLM:
+def load(config: SweepConfig) -> RelbenchLM:
+    """The sweep's model, nothing done to it."""
     from relbench.lm import load_lm
 
     return load_lm(config.model, dtype=config.dtype, device=config.device, batch_size=config.batch_size)
 
 
-def _scores(
-    config: SweepConfig, plan: ScoringPlan, lm: RelbenchLM, directory: Path, progress: bool
-) -> Scores:
+def _scored(config: SweepConfig, lm: RelbenchLM, directory: Path, progress: bool) -> Scored:
+    """Every entry of `methods` and `scores` with its scores; made where the directory does not have them yet."""
+    scored: Scored = []
+    for method, plan in zip(config.methods, config.scoring_plans(), strict=True):
+        scored.append(
+            (method, _scores(directory / "scores" / f"{method.id}.safetensors", plan, lm, progress))
+        )
+    for entry in config.scores:
+        found = Scores.load(entry.path)
+        if not found.model.fits(lm.model_id):
+            raise UserError(
+                f"{entry.path} has scores of {found.model.describe()}, the sweep's model is "
+                f"{lm.model_id.describe()}"
+            )
+        scored.append((entry, found))
+    return scored
+
+
+def _scores(path: Path, plan: ScoringPlan, lm: RelbenchLM, progress: bool) -> Scores:
     """Scores of one method, from the directory when they are there already."""
-    path = directory / "scores" / f"{plan.method}.safetensors"
-    if path.exists():
+    # All processes must decide alike, and before one of them writes the file.
+    there = parallel.broadcast_text("yes" if path.exists() else "no") == "yes"
+    if there:
         found = Scores.load(path)
         if found.model.fits(lm.model_id) and found.data_hash == data_hash(scoring_prompts(plan)):
             return found
     made = score(plan, lm.model, lm.tokenizer, lm.model_id, progress=progress)
-    made.save(path)
+    if parallel.world().rank == 0:
+        made.save(path)
+    parallel.barrier()
     return made
 
 
+def _prepare(config: SweepConfig, scored: Scored, lm: RelbenchLM, directory: Path) -> None:
+    """Write the masks and `sweep.yaml`, or make sure that those of the directory are the same."""
+    treatments = make_treatments(config, scored, lm.model_id, directory)
+    state = make_state(config, data_state(config), lm.model_id, treatments)
+    if (directory / "sweep.yaml").exists():
+        refuse_changes(read_state(directory), state, directory)
+    write_state(directory, state)
+
+
 def _evaluate(
-    config: SweepConfig, lm: RelbenchLM, treatments: Sequence[Treatment], directory: Path, progress: bool
-) -> None:
-    from relbench.harness import build_tasks, samples_of
+    evaluator: Evaluator, treatments: Sequence[Treatment], progress: bool, executor: str
+) -> dict[Block, Records]:
+    """Do what is left of all blocks; every finished block."""
+    config, directory = evaluator.config, evaluator.directory
+    worker = _executor(executor, evaluator)
+    journal = Journal(directory / "journal" / f"{parallel.world().rank}.jsonl")
+    by_id = {treatment.id: treatment for treatment in treatments}
+    blocks = evaluator.blocks(treatments)
+    for stage in (RECALL, CONTINUATION):
+        done = _done(directory, by_id)
+        if stage == CONTINUATION:
+            blocks = list(continuation_blocks(blocks, done)) if config.continuations else []
+        # Nobody may append to a journal that another process still has to read.
+        parallel.barrier()
+        left = [block for block in blocks if block not in done]
+        costs = {block: evaluator.cost(block) for block in left}
+        bar = tqdm(
+            total=sum(costs.values()),
+            desc="evaluating" if stage == RECALL else "asking again",
+            unit="token",
+            unit_scale=True,
+            disable=None if progress and parallel.world().rank == 0 else True,
+        )
 
-    journal = Journal(directory / "journal" / "0.jsonl")
-    names = [task_name(relation, code) for relation in config.relations for code in config.languages]
-    metadata = {"template": config.template, "split": config.split, "shots_seed": config.shots_seed}
-    built = build_tasks(names, shots=config.shots, metadata=metadata, limit=config.limit)
-    plans: dict[str, tuple[BuiltTask, Plan]] = {
-        task.name: (task, lm.plan(lm.token_requests(task.instances))) for task in built
-    }
-    bar = tqdm(
-        total=len(treatments) * len(built),
-        initial=len(journal.blocks),
-        desc="evaluating",
-        unit="block",
-        disable=None if progress else True,
-    )
-    with bar:
-        for treatment in treatments:
-            if all((treatment.id, task.name) in journal.blocks for task in built):
-                continue
-            lm.interventions = interventions_of(config, treatment, directory)
-            for task, plan in plans.values():
-                if (treatment.id, task.name) in journal.blocks:
-                    continue
-                samples = samples_of(task, lm.score_plan(plan), treatment.id)
-                journal.append((treatment.id, task.name), samples)
-                bar.update(1)
-    lm.interventions = ()
+        def finished(
+            block: Block, records: Records, bar: tqdm = bar, costs: Mapping[Block, int] = costs
+        ) -> None:
+            journal.append(block, records)
+            # With several processes the others are about as far.
+            bar.update(min(costs[block] * parallel.world().size, bar.total - bar.n))
+
+        with bar:
+            worker.run(left, by_id, done, finished)
+        parallel.barrier()
+    evaluator.lm.interventions = ()
+    return _done(directory, by_id)
 
 
-def _finish(config: SweepConfig, lm: RelbenchLM, treatments: Sequence[Treatment], directory: Path) -> None:
-    """Write everything that derives from the journal."""
-    journal = Journal(directory / "journal" / "0.jsonl")
-    known = {treatment.id for treatment in treatments}
+def _done(directory: Path, treatments: Mapping[str, Treatment]) -> dict[Block, Records]:
+    """Finished blocks of the sweep's treatments, from the journals of all processes."""
+    found = {Block(*key): records for key, records in read_journals(directory / "journal").items()}
+    return {block: records for block, records in found.items() if block.treatment in treatments}
+
+
+def _executor(name: str, evaluator: Evaluator) -> Executor:
+    if name == "local":
+        return Local(evaluator, *parallel.world())
+    if name == "ray":
+        from relbench.ray_executor import RayCluster
+
+        return RayCluster(evaluator.config, evaluator.directory)
+    raise UserError(f"unknown executor {name!r}; there are local and ray")
+
+
+def _finish(evaluator: Evaluator, treatments: Sequence[Treatment], blocks: Mapping[Block, Records]) -> None:
+    """Write everything that derives from the journals."""
+    config, directory, model_id = evaluator.config, evaluator.directory, evaluator.lm.model_id
     samples = [
         sample
-        for (treatment, _), block in sorted(journal.blocks.items())
-        if treatment in known
-        for sample in block
+        for block, records in sorted(blocks.items())
+        if block.kind == RECALL
+        for sample in _samples(block, records, blocks)
     ]
-    write_results(directory / "results", samples, treatments, config, lm.model_id)
+    write_results(directory / "results", samples, treatments, config, model_id)
     write_samples(directory / "samples.jsonl", samples)
+    if config.log_samples:
+        recall = {block: records for block, records in blocks.items() if block.kind == RECALL}
+        write_logged(directory / "logged", recall, treatments, evaluator, model_id)
+    if config.perplexity is not None:
+        with atomic_write(directory / "perplexity.jsonl") as file:
+            for block, records in sorted(blocks.items()):
+                if block.kind == PERPLEXITY:
+                    file.writelines(canonical_json(record) + "\n" for record in records)
+
+
+def _samples(block: Block, records: Records, blocks: Mapping[Block, Records]) -> Iterator[Sample]:
+    """Samples of a block, with what the model said where it was asked."""
+    said = {raw["doc_id"]: raw["text"] for raw in blocks.get(block._replace(kind=CONTINUATION), ())}
+    for sample in samples_in(records):
+        yield replace(sample, continuation=said.get(sample.doc_id))
 
 
 class _Clock:
-    """Seconds per phase, added up over the runs that a sweep took."""
+    """Seconds per phase."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "run.json"
@@ -238,13 +283,9 @@ class _Clock:
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(self.started)),
             "seconds": self.laps,
             "device": str(lm.device),
+            "processes": parallel.world().size,
             "packages": package_versions(),
         }
         with atomic_write(self.path) as file:
             json.dump(record, file, indent=2)
             file.write("\n")
-
-
-def sweep_hash(directory: str | Path) -> str:
-    """Hash of what a sweep is: its config, data, model and treatments."""
-    return sha256_json(_read_state(Path(directory) / "sweep.yaml"))

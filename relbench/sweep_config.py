@@ -2,42 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from interventions.apply import check_mode
 from interventions.errors import UserError
 from interventions.prompts import Prompt
+from interventions.scores import Scores
+from interventions.units import KINDS
 from relbench.languages import LANGUAGES
-from relbench.prompts import prompts
+from relbench.prompts import concept, prompts
 from relbench.relations import load_relation, relation_names
+from relbench.samples import BASELINE
 from relbench.scoring import ScoringPlan
+from relbench.treatments import RANDOM
 
 ALL = "all"
+PAPER12 = "paper12"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 
 
-class MethodConfig(BaseModel):
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MethodConfig(_Part):
     """A scoring method and the prompts it reads.
 
     Attributes:
+        id: Name of this entry in results; the method's name when not given.
         name: Name of the method.
         template: Prompt template; the method's own when not given.
         shots: Few-shot examples before each scored prompt; the method's own number when not given.
         options: The method's own options.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+    id: str = Field(default="", pattern=NAME)
     name: str
     template: str | None = None
     shots: int | None = Field(default=None, ge=0)
     options: dict[str, Any] = Field(default_factory=dict)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, raw: Any) -> Any:
+        if isinstance(raw, str):
+            raw = {"name": raw}
+        if isinstance(raw, dict) and "id" not in raw and "name" in raw:
+            # "random" alone names the controls.
+            raw = {"id": "random-scores" if raw["name"] == RANDOM else raw["name"], **raw}
+        return raw
 
-class SweepConfig(BaseModel):
+
+class ScoresConfig(_Part):
+    """Scores that were made before.
+
+    Attributes:
+        id: Name in results.
+        path: The scores file.
+        concepts: Which of its concepts to mask; all that the sweep evaluates when not given.
+    """
+
+    id: str = Field(pattern=NAME)
+    path: str
+    concepts: tuple[str, ...] | None = None
+
+
+class ModeConfig(_Part):
+    """What masks do to their units; see `interventions.Intervention`."""
+
+    mode: Literal["zero", "scale", "mean", "constant", "resample"] = "zero"
+    factor: float | None = None
+    value: float | None = None
+    percentile: float | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, raw: Any) -> Any:
+        return {"mode": raw} if isinstance(raw, str) else raw
+
+    @model_validator(mode="after")
+    def _complete(self) -> ModeConfig:
+        try:
+            check_mode(self.mode, factor=self.factor, value=self.value, percentile=self.percentile)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def label(self) -> str:
+        """Mode and number in a name, such as `scale0.5`."""
+        number = next((n for n in (self.factor, self.value, self.percentile) if n is not None), None)
+        kind = "percentile" if self.percentile is not None else self.mode
+        return kind if number is None else f"{kind}{number:g}"
+
+    @property
+    def needs_references(self) -> bool:
+        """Whether masks must carry reference statistics."""
+        return self.mode in ("mean", "resample") or self.percentile is not None
+
+
+class ControlsConfig(_Part):
+    """Random masks to compare with.
+
+    Attributes:
+        seeds: How many.
+        match: "pooled": as many units as the masks of a size, spread over layers and kinds as all masks of that
+            size together, so that they cost no more with more relations; "mask": for every mask, as many units
+            in each layer and kind; "norm": as "mask", and from the same deciles of mean |m|·‖v‖.
+    """
+
+    seeds: int = Field(default=3, ge=0)
+    match: Literal["pooled", "mask", "norm"] = "pooled"
+
+
+class SweepConfig(_Part):
     """Everything a sweep depends on.
 
     Attributes:
@@ -45,23 +128,34 @@ class SweepConfig(BaseModel):
         dtype: Of the weights.
         device: "cpu", "cuda:0", …; the first accelerator, else the processor, when not given.
         batch_size: Prompts a forward call.
-        relations: Names, or "all" for every relation there is.
+        relations: Names, "all" for every relation there is, or "paper12".
         languages: Language codes.
-        shots: Few-shot examples before every evaluated prompt.
+        shots: Few-shot examples before every evaluated prompt; a number, or several.
         shots_seed: Seed of their choice.
-        template: Template of the evaluated prompts.
+        templates: Templates of the evaluated prompts. With a method's `template` this is template transfer.
         split: Facts that are evaluated.
         limit: At most so many evaluated facts a relation and language.
         detect_limit: At most so many scored prompts a relation and language.
+        contrast_relations: Relations that methods draw negatives from or contrast with; the evaluated ones when
+            not given. Off-target numbers are reported apart for relations named here.
         kinds: Unit kinds that are scored and masked.
-        methods: Scoring methods; none to measure the baseline alone.
-        fractions: Mask sizes, as shares of the distinct `act` neurons.
-        random_masks: Random controls a fraction, matched to the pooled layer histogram of all its masks.
-        mode, factor, value, percentile, positions: What a mask does to its units.
+        methods: Scoring methods; without them and `scores` the baseline alone is measured.
+        scores: Scores files, as further methods.
+        fractions: Mask sizes, as shares of the distinct `act` neurons; 0.01 when `ks` is not given either.
+        ks: Mask sizes as numbers of units.
+        bands: Also mask alone the units between each size and the next smaller one.
+        complement: Also mask everything but the chosen units, and but as many random ones.
+        modes: What masks do to their units: each mask is tried in each.
+        positions: Where they do it, each in turn.
+        controls: Random masks.
+        evaluate: "all": every mask is evaluated on all languages; "own-language": on the one it was found in.
+        transfer_fractions: Sizes at which masks are evaluated on all languages whatever `evaluate` says.
+        continuations: Also record what the model says, before and after, to facts that a mask made it lose.
+        perplexity: Also measure perplexity under every mask: "neutral" for the text that comes with the package,
+            or the path of a text file, documents parted by empty lines; and on the relations' own sentences.
+        log_samples: Also write lm-eval's `samples_<task>` files for every treatment.
         seed: Of everything drawn that has no seed of its own.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -69,27 +163,50 @@ class SweepConfig(BaseModel):
     batch_size: int = Field(default=32, ge=1)
     relations: tuple[str, ...]
     languages: tuple[str, ...] = ("en",)
-    shots: int = Field(default=5, ge=0)
+    shots: tuple[Annotated[int, Field(ge=0)], ...] = (5,)
     shots_seed: int = 0
-    template: str = "completion"
+    templates: tuple[str, ...] = ("completion",)
     split: Literal["eval", "tune"] = "eval"
     limit: int | None = Field(default=None, ge=1)
     detect_limit: int | None = Field(default=None, ge=1)
+    contrast_relations: tuple[str, ...] | None = None
     kinds: tuple[str, ...] = ("act",)
     methods: tuple[MethodConfig, ...] = ()
-    fractions: tuple[float, ...] = (0.01,)
-    random_masks: int = Field(default=3, ge=0)
-    mode: Literal["zero", "scale", "mean", "constant", "resample"] = "zero"
-    factor: float | None = None
-    value: float | None = None
-    percentile: float | None = None
-    positions: Literal["all", "context", "last_context", "continuation"] = "all"
+    scores: tuple[ScoresConfig, ...] = ()
+    fractions: tuple[float, ...] = ()
+    ks: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    bands: bool = False
+    complement: bool = False
+    modes: tuple[ModeConfig, ...] = (ModeConfig(),)
+    positions: tuple[Literal["all", "context", "last_context", "continuation"], ...] = ("all",)
+    controls: ControlsConfig = ControlsConfig()
+    evaluate: Literal["all", "own-language"] = "all"
+    transfer_fractions: tuple[float, ...] = ()
+    continuations: bool = False
+    perplexity: str | None = None
+    log_samples: bool = False
     seed: int = 0
 
-    @field_validator("relations", mode="before")
+    @field_validator("relations", "contrast_relations", mode="before")
     @classmethod
     def _every(cls, value: Any) -> Any:
-        return relation_names() if value in (ALL, [ALL]) else value
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, (list, tuple)):
+            return value
+        found: list[Any] = []
+        for name in names:
+            if name == ALL:
+                found += relation_names()
+            elif name == PAPER12:
+                found += [relation for relation in relation_names() if load_relation(relation).paper12]
+            else:
+                found.append(name)
+        return found
+
+    @field_validator("shots", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return [value] if isinstance(value, int) else value
 
     @field_validator("languages")
     @classmethod
@@ -99,26 +216,60 @@ class SweepConfig(BaseModel):
                 raise ValueError(f"unknown language {code!r}; languages are {', '.join(LANGUAGES)}")
         return value
 
-    @field_validator("relations", "languages", "fractions", "kinds")
+    @field_validator("relations", "languages", "shots", "templates", "kinds", "modes", "positions")
     @classmethod
-    def _distinct(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not value or len(set(value)) < len(value):
-            raise ValueError("needs at least one entry, and none twice")
+    def _some(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not value:
+            raise ValueError("needs at least one entry")
         return value
 
-    @field_validator("fractions")
+    @field_validator(
+        "relations", "contrast_relations", "languages", "shots", "templates", "kinds", "fractions", "ks", "modes",
+        "positions",
+    )  # fmt: skip
+    @classmethod
+    def _distinct(cls, value: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+        if value is not None and len(set(value)) < len(value):
+            raise ValueError("names an entry twice")
+        return value
+
+    @field_validator("fractions", "transfer_fractions")
     @classmethod
     def _shares(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if not all(0 < fraction <= 1 for fraction in value):
             raise ValueError("fractions are above 0 and at most 1")
         return value
 
-    @field_validator("methods")
-    @classmethod
-    def _distinct_methods(cls, value: tuple[MethodConfig, ...]) -> tuple[MethodConfig, ...]:
-        if len({method.name for method in value}) < len(value):
-            raise ValueError("a method is named twice")
-        return value
+    @model_validator(mode="after")
+    def _consistent(self) -> SweepConfig:
+        names = [*(method.id for method in self.methods), *(entry.id for entry in self.scores)]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"methods: {twice!r} stands twice; give the entries different ids")
+        for name in names:
+            if name in (BASELINE, RANDOM):
+                raise ValueError(f"methods: the id {name!r} is taken")
+        if self.fractions and self.ks:
+            raise ValueError("fractions: give fractions or ks, not both")
+        if not set(self.transfer_fractions) <= set(self.fractions):
+            raise ValueError("transfer_fractions: name fractions that are also under fractions")
+        if self.continuations and self.positions != ("all",):
+            raise ValueError(
+                "continuations: a continuation that is made has no positions; use positions: [all]"
+            )
+        if self.controls.seeds and self.controls.match == "pooled":
+            for mode in self.modes:
+                if mode.needs_references:
+                    raise ValueError(
+                        f"controls.match: a pooled random mask has no reference statistics for mode {mode.label}; "
+                        "use match: mask, or seeds: 0"
+                    )
+        return self
+
+    @property
+    def sizes(self) -> tuple[float | int, ...]:
+        """Mask sizes, smallest first: shares (floats) or numbers of units (integers)."""
+        return tuple(sorted(self.ks)) or tuple(sorted(self.fractions or (0.01,)))
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], source: str) -> SweepConfig:
@@ -130,31 +281,31 @@ class SweepConfig(BaseModel):
         try:
             return cls.model_validate(dict(raw))
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"]) or "the file"
-            message = {
-                "missing": "is missing",
-                "extra_forbidden": f"is unknown; keys are {', '.join(cls.model_fields)}",
-            }.get(first["type"], first["msg"])
-            raise UserError(f"{source}: {key}: {message}") from error
+            _, message = _first_error(error)
+            raise UserError(f"{source}: {message}") from error
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> SweepConfig:
         """Read a config file.
 
         Raises:
-            UserError: The file is missing, no YAML, or not a config; the key is named.
+            UserError: The file is missing, no YAML, or not a config; line and key are named.
         """
         path = Path(path)
         if not path.is_file():
             raise UserError(f"{path} is missing; give the path of a sweep config")
         try:
-            raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            raw, tree = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise UserError(f"{path} is not YAML: {error}") from error
         if not isinstance(raw, dict):
             raise UserError(f"{path} is not a sweep config: it should be a mapping of keys to values")
-        return cls.from_dict(raw, str(path))
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            where, message = _first_error(error)
+            raise UserError(f"{path}:{line_of(tree, where)}: {message}") from error
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -164,20 +315,29 @@ class SweepConfig(BaseModel):
         """Make sure that all it names is there, before a model is loaded.
 
         Raises:
-            UserError: An unknown relation, language, template, method or model, or too few facts.
+            UserError: An unknown relation, language, template, method or model, an option that a method does not
+                have, a scores file that is missing or lacks what is evaluated, or too few facts.
         """
         from relbench.models import resolve
-        from relbench.scoring import scoring_prompts
+        from relbench.scoring import check_options, scoring_prompts
 
         resolve(self.model)
-        for name in self.relations:
+        for name in (*self.relations, *(self.contrast_relations or ())):
             load_relation(name)
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise UserError(f"unknown unit kind {kind!r}; kinds are {', '.join(KINDS)}")
         for plan in self.scoring_plans():
             scoring_prompts(plan)
-        self.tested_prompts()
+            check_options(plan)
+        for entry in self.scores:
+            self.masked_concepts(entry, Scores.load(entry.path))
+        for shots in self.shots:
+            for template in self.templates:
+                self.tested_prompts(template, shots)
 
-    def tested_prompts(self) -> list[Prompt]:
-        """The prompts that every treatment is evaluated on.
+    def tested_prompts(self, template: str, shots: int) -> list[Prompt]:
+        """The prompts that every treatment is evaluated on, in one of `templates` and with one of `shots`.
 
         Raises:
             UserError: An unknown template, no facts, or fewer few-shot examples than asked for.
@@ -186,8 +346,8 @@ class SweepConfig(BaseModel):
             self.relations,
             self.languages,
             self.split,
-            self.template,
-            shots=self.shots,
+            template,
+            shots=shots,
             shots_seed=self.shots_seed,
             limit=self.limit,
         )
@@ -199,6 +359,7 @@ class SweepConfig(BaseModel):
                 method=method.name,
                 relations=self.relations,
                 languages=self.languages,
+                contrast_relations=self.contrast_relations,
                 template=method.template,
                 shots=method.shots,
                 shots_seed=self.shots_seed,
@@ -209,3 +370,55 @@ class SweepConfig(BaseModel):
             )
             for method in self.methods
         ]
+
+    def masked_concepts(self, entry: MethodConfig | ScoresConfig, scores: Scores) -> tuple[str, ...]:
+        """The concepts of `scores` that are masked.
+
+        Raises:
+            UserError: A scores file lacks a concept that is named, or has none that the sweep evaluates.
+        """
+        if isinstance(entry, MethodConfig):
+            return scores.concepts
+        if entry.concepts is not None:
+            for name in entry.concepts:
+                scores.index(name)
+            return entry.concepts
+        evaluated = {concept(relation, code) for relation in self.relations for code in self.languages}
+        found = tuple(name for name in scores.concepts if name in evaluated)
+        if not found:
+            raise UserError(f"{entry.path} has scores of none of the evaluated concepts; name its concepts")
+        return found
+
+
+def _first_error(error: ValidationError) -> tuple[tuple[int | str, ...], str]:
+    """Where the first mistake is, and what it is."""
+    first = error.errors()[0]
+    where = first["loc"]
+    key = ".".join(str(part) for part in where)
+    message = {
+        "missing": "is missing",
+        "extra_forbidden": "is unknown",
+    }.get(first["type"], first["msg"].removeprefix("Value error, "))
+    if first["type"] == "extra_forbidden" and len(where) == 1:
+        message += f"; keys are {', '.join(SweepConfig.model_fields)}"
+    if not key:
+        # Checks of several keys at once begin their message with the key to blame.
+        return tuple(message.partition(":")[0].split(".")), message
+    return where, f"{key}: {message}"
+
+
+def line_of(tree: yaml.Node | None, where: Sequence[int | str]) -> int:
+    """The line of a YAML tree, counted from 1, that holds the value at `where`, or the nearest thing around it."""
+    line = 1
+    for part in where:
+        if isinstance(tree, yaml.MappingNode):
+            found = next((pair for pair in tree.value if pair[0].value == str(part)), None)
+            if found is None:
+                break
+            line, tree = found[0].start_mark.line + 1, found[1]
+        elif isinstance(tree, yaml.SequenceNode) and isinstance(part, int) and part < len(tree.value):
+            tree = tree.value[part]
+            line = tree.start_mark.line + 1
+        else:
+            break
+    return line

@@ -87,6 +87,14 @@ class Attribution:
     template: str = "completion"
     shots: int = 5
 
+    def check_options(self, options: Mapping[str, object]) -> None:
+        """Read the options without a model.
+
+        Raises:
+            UserError: Unknown option, or a value that is not allowed.
+        """
+        Options.parse(options)
+
     def score(
         self,
         model: PreTrainedModel,

@@ -53,6 +53,14 @@ class StatisticalMethod:
         """The statistic."""
         return STATISTICS[self.name]
 
+    def check_options(self, options: Mapping[str, object]) -> None:
+        """Read the options without a model.
+
+        Raises:
+            UserError: Unknown option, or a value that is not allowed.
+        """
+        Options.parse(options, self.statistic.options)
+
     def score(
         self,
         model: PreTrainedModel,
@@ -245,6 +253,14 @@ class RandomMethod:
     name: str = "random"
     template: str = "question"
     shots: int = 0
+
+    def check_options(self, options: Mapping[str, object]) -> None:
+        """Read the options without a model.
+
+        Raises:
+            UserError: Unknown option, or a value that is not allowed.
+        """
+        Options.parse(options, {})
 
     def score(
         self,

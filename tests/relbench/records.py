@@ -15,6 +15,8 @@ def sample(number: int, recall: int, **changes: Any) -> Sample:
         task="relbench_country_capital_en",
         relation="country_capital",
         language="en",
+        template="completion",
+        shots=5,
         doc_id=number,
         fact_id=f"country_capital.{number}",
         subject_id=f"country:{number}",

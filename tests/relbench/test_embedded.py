@@ -60,7 +60,7 @@ def test_the_demo_finds_the_units_of_a_relation(
             "device": "cpu",
             "relations": ["country_capital", "landmark_in_country"],
             "methods": [{"name": "average-precision"}, {"name": "log-probability-increase"}],
-            "random_masks": 1,
+            "controls": {"seeds": 1},
             "limit": 10,
             "detect_limit": 8,
         },

@@ -14,7 +14,9 @@ from tests.relbench.records import sample
 def _filled(path: Path) -> Journal:
     journal = Journal(path)
     for name in ("a", "b", "c"):
-        journal.append((name, "task"), [sample(number, 1, intervention=name) for number in range(3)])
+        journal.append(
+            (name, "task"), [sample(number, 1, intervention=name).to_dict() for number in range(3)]
+        )
     return journal
 
 

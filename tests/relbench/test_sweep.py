@@ -16,8 +16,9 @@ from interventions.errors import UserError
 from relbench.deltas import delta_of, pair
 from relbench.report import make_report, write_report
 from relbench.samples import BASELINE, read_samples
-from relbench.sweep import read_treatments, run_sweep
+from relbench.sweep import run_sweep
 from relbench.sweep_config import SweepConfig
+from relbench.sweep_state import alone, read_treatments
 
 RELATIONS = ["country_capital", "star_constellation"]
 
@@ -30,7 +31,7 @@ def _config(model: Path, **changes: Any) -> SweepConfig:
         "shots": 1,
         "methods": [{"name": "average-precision"}, {"name": "log-probability-increase", "shots": 1}],
         "fractions": [0.1],
-        "random_masks": 2,
+        "controls": {"seeds": 2},
         "limit": 4,
         "detect_limit": 4,
     }
@@ -114,9 +115,7 @@ def test_another_config_in_the_same_directory_is_refused(
 
 
 def test_a_second_process_is_told_so(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    from relbench.sweep import _alone
-
-    with _alone(tmp_path / "busy"), pytest.raises(UserError, match="another process"):
+    with alone(tmp_path / "busy"), pytest.raises(UserError, match="another process"):
         run_sweep(_config(tiny_checkpoint), tmp_path / "busy", progress=False)
 
 
@@ -189,7 +188,7 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
         ({"fractions": [2]}, "fractions"),
         ({"surprise": 1}, "surprise: is unknown"),
         ({"shots": -1}, "shots"),
-        ({"template": "poem"}, "poem"),
+        ({"templates": ["poem"]}, "poem"),
     ],
 )
 def test_a_wrong_config_is_refused_before_anything_is_written(
@@ -215,4 +214,4 @@ def test_packaged_configs_are_configs() -> None:
 
     for name in ("demo.yaml", "demo-quick.yaml"):
         raw = yaml.safe_load((files("relbench") / "configs" / name).read_text())
-        assert SweepConfig.from_dict(raw, name).random_masks == 3
+        assert SweepConfig.from_dict(raw, name).controls.seeds == 3
