@@ -261,8 +261,8 @@ class SweepConfig(_Part):
             for mode in self.modes:
                 if mode.needs_references:
                     raise ValueError(
-                        f"controls.match: a pooled random mask has no reference statistics for mode {mode.label}; "
-                        "use match: mask, or seeds: 0"
+                        f"modes: pooled random masks have no reference statistics for {mode.label}; "
+                        "use controls: {match: mask}, or seeds: 0"
                     )
         return self
 
@@ -319,6 +319,7 @@ class SweepConfig(_Part):
                 have, a scores file that is missing or lacks what is evaluated, or too few facts.
         """
         from relbench.models import resolve
+        from relbench.perplexity import documents
         from relbench.scoring import check_options, scoring_prompts
 
         resolve(self.model)
@@ -335,6 +336,7 @@ class SweepConfig(_Part):
         for shots in self.shots:
             for template in self.templates:
                 self.tested_prompts(template, shots)
+        documents(self)
 
     def tested_prompts(self, template: str, shots: int) -> list[Prompt]:
         """The prompts that every treatment is evaluated on, in one of `templates` and with one of `shots`.

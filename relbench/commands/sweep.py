@@ -11,10 +11,23 @@ import click
     "-o", "--out", required=True, type=click.Path(), help="Sweep directory; an unfinished one is continued."
 )
 @click.option("--quiet", is_flag=True, help="No progress bars.")
-def sweep(config: str, out: str, quiet: bool) -> None:
-    """Run the sweep that CONFIG (YAML) describes and write its report into the directory."""
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Who does the work: this process (or torchrun's), or the workers of a Ray cluster.",
+)
+def sweep(config: str, out: str, quiet: bool, executor: str) -> None:
+    """Run the sweep that CONFIG (YAML) describes and write its report into the directory.
+
+    Under `torchrun --nproc_per_node N -m relbench sweep …` the processes share the work.
+    """
+    from interventions.parallel import world
     from relbench.commands.report import show_report
     from relbench.sweep import run_sweep
     from relbench.sweep_config import SweepConfig
 
-    show_report(run_sweep(SweepConfig.from_yaml(config), out, progress=not quiet))
+    directory = run_sweep(SweepConfig.from_yaml(config), out, progress=not quiet, executor=executor)
+    if world().rank == 0:
+        show_report(directory)
