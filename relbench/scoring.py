@@ -27,7 +27,8 @@ class ScoringPlan:
         contrast_relations: A concept's negatives (of a statistical method) or what it is contrasted with (of
             attribution): these relations in its language, itself left out; None for `relations`. Headline
             off-target numbers must not rest on relations named here.
-        template: Prompt template; None for the method's own.
+        template: Prompt template; None for the method's own. Several, comma-separated, are read one after the
+            other, each fact once in each.
         shots: Few-shot examples before each prompt; None for the method's own number.
         shots_seed: Seed of their choice.
         split: The facts that scores are made from.
@@ -82,15 +83,18 @@ def scoring_prompts(plan: ScoringPlan) -> list[Prompt]:
     from interventions.methods import get_method
 
     method = get_method(plan.method)
-    return prompts(
-        plan.read_relations,
-        plan.languages,
-        plan.split,
-        plan.template or method.template,
-        shots=method.shots if plan.shots is None else plan.shots,
-        shots_seed=plan.shots_seed,
-        limit=plan.limit,
-    )
+    read = []
+    for template in (plan.template or method.template).split(","):
+        read += prompts(
+            plan.read_relations,
+            plan.languages,
+            plan.split,
+            template,
+            shots=method.shots if plan.shots is None else plan.shots,
+            shots_seed=plan.shots_seed,
+            limit=plan.limit,
+        )
+    return read
 
 
 def check_options(plan: ScoringPlan) -> None:

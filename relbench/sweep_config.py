@@ -15,6 +15,7 @@ from interventions.prompts import Prompt
 from interventions.scores import Scores
 from interventions.units import KINDS
 from relbench.languages import LANGUAGES
+from relbench.presets import get_preset
 from relbench.prompts import concept, prompts
 from relbench.relations import load_relation, relation_names
 from relbench.samples import BASELINE
@@ -34,17 +35,22 @@ class MethodConfig(_Part):
     """A scoring method and the prompts it reads.
 
     Attributes:
-        id: Name of this entry in results; the method's name when not given.
+        id: Name of this entry in results; the method's or the preset's name when not given.
         name: Name of the method.
-        template: Prompt template; the method's own when not given.
+        preset: A preset, whose settings the other keys override; instead of a name.
+        template: Prompt template; the method's own when not given. Several, comma-separated, are read one after the
+            other.
         shots: Few-shot examples before each scored prompt; the method's own number when not given.
+        kinds: Unit kinds; the sweep's when not given.
         options: The method's own options.
     """
 
     id: str = Field(default="", pattern=NAME)
     name: str
+    preset: str | None = None
     template: str | None = None
     shots: int | None = Field(default=None, ge=0)
+    kinds: tuple[str, ...] | None = None
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -52,10 +58,30 @@ class MethodConfig(_Part):
     def _named(cls, raw: Any) -> Any:
         if isinstance(raw, str):
             raw = {"name": raw}
-        if isinstance(raw, dict) and "id" not in raw and "name" in raw:
+        if not isinstance(raw, dict):
+            return raw
+        if raw.get("preset") is not None:
+            raw = _with_preset(raw)
+        if "id" not in raw and "name" in raw:
             # "random" alone names the controls.
             raw = {"id": "random-scores" if raw["name"] == RANDOM else raw["name"], **raw}
         return raw
+
+
+def _with_preset(raw: dict[str, Any]) -> dict[str, Any]:
+    """A method entry with what it leaves to its preset filled in."""
+    try:
+        preset = get_preset(str(raw["preset"]))
+    except UserError as error:
+        raise ValueError(str(error)) from error
+    if raw.get("name") not in (None, preset.method):
+        raise ValueError(
+            f"preset {raw['preset']} is of {preset.method}, not of {raw['name']}; give one of the two"
+        )
+    settings = {"template": preset.template, "shots": preset.shots, "kinds": preset.kinds}
+    given = {key: value for key, value in raw.items() if value is not None}
+    options = {**preset.options, **(raw.get("options") or {})}
+    return {"id": raw["preset"], **settings, **given, "name": preset.method, "options": options}
 
 
 class ScoresConfig(_Part):
@@ -325,7 +351,7 @@ class SweepConfig(_Part):
         resolve(self.model)
         for name in (*self.relations, *(self.contrast_relations or ())):
             load_relation(name)
-        for kind in self.kinds:
+        for kind in (*self.kinds, *(kind for method in self.methods for kind in method.kinds or ())):
             if kind not in KINDS:
                 raise UserError(f"unknown unit kind {kind!r}; kinds are {', '.join(KINDS)}")
         for plan in self.scoring_plans():
@@ -366,7 +392,7 @@ class SweepConfig(_Part):
                 shots=method.shots,
                 shots_seed=self.shots_seed,
                 limit=self.detect_limit,
-                kinds=self.kinds,
+                kinds=method.kinds or self.kinds,
                 seed=self.seed,
                 options=method.options,
             )
