@@ -11,7 +11,7 @@ from relbench.analysis.runs import Runs, paired_runs
 from relbench.analysis.testability import Testability, testability
 from relbench.recall import Recall, recalls
 from relbench.samples import read_samples
-from relbench.sweep import read_treatments
+from relbench.sweep_state import read_treatments
 from relbench.tables import Column, Table, make_table
 from relbench.treatments import Treatment
 
@@ -177,8 +177,8 @@ def cell_table(cells: Sequence[Cell]) -> Table:
         "deltas",
         "Change of recall under every mask on every relation",
         f"Facts: {named}. Loss: share of the facts right at baseline that become wrong; gain: share of the "
-        "wrong that become right. Clopper–Pearson intervals; Newcombe's for the change of recall; Student's t "
-        "over subjects for the log probability. p: McNemar's exact test, two-sided, not adjusted.",
+        "wrong that become right. Clopper–Pearson intervals; Newcombe's for the change of recall; Student's "
+        "t over subjects for the log probability. p: McNemar's exact test, two-sided, not adjusted.",
         (
             Column("treatment", "mask", "text"),
             Column("method", "method", "text"),

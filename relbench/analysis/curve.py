@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from relbench.analysis.intervals import percentile_interval
 from relbench.analysis.offtarget import Scheme, basis
-from relbench.analysis.resampling import Array, Losses, Resample, losses_of
+from relbench.analysis.resampling import DRAWS, Array, Losses, Resample, losses_of
 from relbench.analysis.runs import Runs, language_of, relation_of
 from relbench.tables import Interval
 from relbench.treatments import RANDOM, TOP_K, Treatment
@@ -111,7 +111,7 @@ def at_half(target: NDArray[Any], off_target: NDArray[Any]) -> AtHalf:
     return AtHalf(np.where(reached, found, np.inf), step - 1, weight)
 
 
-def curves(runs: Runs, scheme: Scheme, *, seed: int = 0) -> list[Curve]:
+def curves(runs: Runs, scheme: Scheme, *, draws: int = DRAWS, seed: int = 0) -> list[Curve]:
     """The curve of every scoring method, and of the random masks, in the sweep's order.
 
     Methods without a testable target that has a testable off-target relation have none.
@@ -119,10 +119,11 @@ def curves(runs: Runs, scheme: Scheme, *, seed: int = 0) -> list[Curve]:
     Args:
         runs: Paired samples.
         scheme: Testable relations and off-target groups.
-        seed: Of the bootstrap draws.
+        draws: Bootstrap draws.
+        seed: Of the draws.
     """
     concepts = [concept for concept in runs.concepts if concept in scheme.testable]
-    resample = Resample(losses_of(runs, concepts), seed=seed)
+    resample = Resample(losses_of(runs, concepts), draws=draws, seed=seed)
     families: dict[tuple[str, str, str], list[Treatment]] = {}
     for treatment in runs.treatments:
         if treatment.selection == TOP_K and treatment.k:

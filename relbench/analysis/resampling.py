@@ -37,7 +37,7 @@ class Evaluated:
 
     def loss(self, treatment: str) -> float:
         """Share of the baseline-right facts that become wrong."""
-        return float(self.lost[treatment].sum() / self.right.sum())
+        return float(self.lost[treatment].sum()) / float(self.right.sum())
 
 
 @dataclass(frozen=True)

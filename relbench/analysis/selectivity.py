@@ -9,7 +9,7 @@ import numpy as np
 
 from relbench.analysis.intervals import difference_interval, percentile_interval, proportion_interval
 from relbench.analysis.offtarget import Scheme, basis
-from relbench.analysis.resampling import Array, Losses, Resample, losses_of
+from relbench.analysis.resampling import DRAWS, Array, Losses, Resample, losses_of
 from relbench.analysis.runs import Runs, controls_of
 from relbench.tables import Interval
 from relbench.treatments import Treatment
@@ -83,16 +83,17 @@ class Selectivity:
     control: Control | None
 
 
-def selectivities(runs: Runs, scheme: Scheme, *, seed: int = 0) -> list[Selectivity]:
+def selectivities(runs: Runs, scheme: Scheme, *, draws: int = DRAWS, seed: int = 0) -> list[Selectivity]:
     """Selectivity of every mask of a sweep, in its order.
 
     Args:
         runs: Paired samples.
         scheme: Testable relations and off-target groups.
-        seed: Of the bootstrap draws.
+        draws: Bootstrap draws.
+        seed: Of the draws.
     """
     concepts = [concept for concept in runs.concepts if concept in scheme.testable]
-    judge = _Judge(losses_of(runs, concepts), seed)
+    judge = _Judge(losses_of(runs, concepts), draws, seed)
     found = []
     for start in range(0, len(runs.masks), _BATCH):
         batch = runs.masks[start : start + _BATCH]
@@ -111,9 +112,9 @@ _BATCH = 64
 class _Judge:
     """Draws of losses, kept while masks are judged one after the other."""
 
-    def __init__(self, losses: Losses, seed: int) -> None:
+    def __init__(self, losses: Losses, draws: int, seed: int) -> None:
         self.losses = losses
-        self._resample = Resample(losses, seed=seed)
+        self._resample = Resample(losses, draws=draws, seed=seed)
         self._drawn: dict[tuple[str, str], Array] = {}
         self._controls: dict[tuple[str, tuple[str, ...]], Array] = {}
         self._counts: dict[int, Array] = {}

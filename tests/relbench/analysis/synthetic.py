@@ -26,24 +26,25 @@ def mask(method: str, concept: str | None, k: int, **changes: Any) -> Treatment:
 def answers(concept: str, recalls: ArrayLike, intervention: str = BASELINE, **changes: Any) -> list[Sample]:
     """One answer a fact of a concept, right or wrong; fact i has subject i of its relation, and answer i."""
     relation, _, language = concept.rpartition("@")
-    return [
-        sample(
-            number,
-            int(recall),
-            **{
-                "intervention": intervention,
-                "task": f"relbench_{relation}_{language}",
-                "relation": relation,
-                "language": language,
-                "fact_id": f"{relation}.{number}",
-                "subject_id": f"{relation}:{number}",
-                "answer_id": f"answer:{number}",
-                "prompt_hash": f"p{number}",
-                **changes,
-            },
-        )
-        for number, recall in enumerate(np.asarray(recalls).tolist())
-    ]
+    shared = {
+        **vars(sample(0, 0)),
+        "intervention": intervention,
+        "task": f"relbench_{relation}_{language}",
+        "relation": relation,
+        "language": language,
+    }
+    made = []
+    for number, recall in enumerate(np.asarray(recalls).tolist()):
+        own = {
+            "doc_id": number,
+            "fact_id": f"{relation}.{number}",
+            "subject_id": f"{relation}:{number}",
+            "answer_id": f"answer:{number}",
+            "prompt_hash": f"p{number}",
+            "recall": int(recall),
+        }
+        made.append(Sample(**{**shared, **own, **changes}))
+    return made
 
 
 Outcome = Callable[[Treatment, str], ArrayLike]
