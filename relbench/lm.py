@@ -18,11 +18,14 @@ from lm_eval.models.huggingface import HFLM
 from interventions.apply import Handle, Intervention, intervene
 from interventions.errors import UserError
 from interventions.model_id import ModelId
-from relbench.engine import Plan, TokenRequest, make_plan, run_plan
+from relbench.engine import Plan, TokenRequest, make_plan, run_plan, sharing_of
 from relbench.masking import intervention_from_arguments
 from relbench.models import resolve
 
 _log = logging.getLogger(__name__)
+
+# Tokens of a forward call for each row of the batch size: rows here are short, since they share their beginnings.
+ROW_TOKENS = 16
 
 
 class AnswerScore(tuple):
@@ -101,6 +104,7 @@ class RelbenchLM(HFLM):
         if self.backend != "causal":
             raise UserError("relbench intervenes in causal language models only")
         self.model_id = ModelId.of(self.model)
+        self.sharing = sharing_of(self.model)
         with self.intervened():
             # Opening once shows a mask of another model now instead of after the first task.
             pass
@@ -144,7 +148,7 @@ class RelbenchLM(HFLM):
                     "prompt; `relbench tasks check --tokenizer MODEL` finds such prompts"
                 )
         try:
-            return make_plan(requests, self.max_length)
+            return make_plan(requests, self.max_length, sharing=self.sharing)
         except ValueError as error:
             raise UserError(f"cannot score: {error}") from error
 
@@ -154,9 +158,8 @@ class RelbenchLM(HFLM):
             scores = run_plan(
                 self.model,
                 plan,
-                batch_size=int(self.batch_size),
+                call_tokens=int(self.batch_size) * ROW_TOKENS,
                 handle=handle,
-                positions=self.interventions[0].positions if self.interventions else "all",
                 progress=progress,
             )
         return [AnswerScore(*score) for score in scores]
