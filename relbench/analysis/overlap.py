@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,13 @@ from relbench.tables import Interval
 
 # Site → sorted indices.
 Units = Mapping[Site, NDArray[np.int32]]
+
+
+class Chosen(NamedTuple):
+    """A mask's units, and every site that they were chosen from with its number of units."""
+
+    units: Units
+    sites: Mapping[Site, int]
 
 
 @dataclass(frozen=True)
@@ -41,18 +49,19 @@ class Overlap:
     p: float
 
 
-def overlap_of(first: Units, second: Units, sizes: Mapping[Site, int]) -> Overlap:
-    """Overlap of two masks.
-
-    Args:
-        first, second: The masks.
-        sizes: Every site that the masks were chosen from, with its number of units.
+def overlap_of(first: Chosen, second: Chosen) -> Overlap:
+    """Overlap of two masks that were chosen from the same sites.
 
     Raises:
-        ValueError: A mask has units in another site.
+        ValueError: They were not, or a mask has units in another site.
     """
-    if not first.keys() | second.keys() <= sizes.keys():
-        raise ValueError("a mask has units in a site that it was not chosen from")
+    sizes = first.sites
+    if dict(sizes) != dict(second.sites) or not first.units.keys() | second.units.keys() <= sizes.keys():
+        raise ValueError("the masks were not chosen from the same sites")
+    return _overlap(first.units, second.units, sizes)
+
+
+def _overlap(first: Units, second: Units, sizes: Mapping[Site, int]) -> Overlap:
     empty = np.zeros(0, np.int32)
     a = {site: len(first.get(site, empty)) for site in sizes}
     b = {site: len(second.get(site, empty)) for site in sizes}

