@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import cache
 
 from interventions.errors import UserError
 from relbench.languages import LANGUAGES
@@ -133,6 +134,8 @@ def is_copyable(subject: str, answers: Sequence[str]) -> bool:
     return shares[0] >= 0.5 or any(share == 1 for share in shares[1:])
 
 
+# The same facts are asked in many templates and by many methods.
+@cache
 def _copied_share(subject: str, answer: str) -> float:
     """Share of the answer's letters that are copies, words of one or two letters aside."""
     if any(_is_cjk(character) for character in subject + answer):
@@ -155,6 +158,7 @@ def _copies(own: str, other: str) -> bool:
     return own[:4] == other[:4] or SequenceMatcher(None, own, other).ratio() >= COPY_SIMILARITY
 
 
+@cache
 def _normal(text: str) -> str:
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     return "".join(c for c in decomposed if not unicodedata.combining(c))
