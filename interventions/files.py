@@ -39,6 +39,12 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         raise
 
 
+def remove_unfinished(folder: str | Path) -> None:
+    """Delete what a killed `atomic_write` left in a folder and below; nobody else may be writing there."""
+    for path in Path(folder).rglob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
 def canonical_json(value: Any) -> str:
     """`value` as JSON with sorted keys and no spaces: equal values give equal text.
 

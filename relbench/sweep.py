@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from interventions import parallel
 from interventions.errors import UserError
-from interventions.files import atomic_write, canonical_json, sha256_json
+from interventions.files import atomic_write, canonical_json, remove_unfinished, sha256_json
 from interventions.scores import Scores
 from relbench.blocks import (
     CONTINUATION,
@@ -172,6 +172,7 @@ def _scores(path: Path, plan: ScoringPlan, lm: RelbenchLM, progress: bool) -> Sc
 
 def _prepare(config: SweepConfig, scored: Scored, lm: RelbenchLM, directory: Path) -> None:
     """Write the masks and `sweep.yaml`, or make sure that those of the directory are the same."""
+    remove_unfinished(directory)
     treatments = make_treatments(config, scored, lm.model_id, directory)
     state = make_state(config, data_state(config), lm.model_id, treatments)
     if (directory / "sweep.yaml").exists():
