@@ -5,44 +5,34 @@ The one module that builds on lm-eval's model class.
 
 from __future__ import annotations
 
-import logging
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from typing import Any
 
 import torch
 from lm_eval.api.instance import Instance
+from lm_eval.api.model import CacheHook
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import postprocess_generated_text
 
 from interventions.apply import Handle, Intervention, intervene
 from interventions.errors import UserError
 from interventions.model_id import ModelId
+from relbench.answers import AnswerScore, GeneratedText
 from relbench.engine import Plan, TokenRequest, make_plan, run_plan, sharing_of
 from relbench.masking import intervention_from_arguments
 from relbench.models import resolve
-
-_log = logging.getLogger(__name__)
 
 # Tokens of a forward call for each row of the batch size: rows here are short, since they share their beginnings.
 ROW_TOKENS = 16
 
 
-class AnswerScore(tuple):
-    """lm-eval's `(log probability, is greedy)`, carrying the rank of the first answer token as well.
-
-    A plain tuple to every other task: unpacking, comparing and serialising see two elements.
-    """
-
-    first_token_rank: int
-
-    def __new__(cls, logprob: float, greedy: bool, first_token_rank: int) -> AnswerScore:
-        self = super().__new__(cls, (logprob, greedy))
-        self.first_token_rank = first_token_rank
-        return self
-
-    def __getnewargs__(self) -> tuple[float, bool, int]:
-        return (self[0], self[1], self.first_token_rank)
+# What batch_size=auto stands for. Calls are bounded in tokens, so there is no size to search for.
+AUTO_BATCH_SIZE = {"cpu": 32}
+AUTO_BATCH_SIZE_ELSEWHERE = 512
 
 
 @register_model("relbench")
@@ -58,11 +48,14 @@ class RelbenchLM(HFLM):
         baseline: "auto", "none" or a results folder; read by `relbench lm-eval`, which does the pairing.
         force: Run a mask that was made for other weights, if its layout fits.
         interventions: Ready interventions, for callers that hold them; instead of `mask`.
-        **kwargs: Everything that lm-eval's `hf` model takes.
+        **kwargs: Everything that lm-eval's `hf` model takes. `batch_size` bounds a forward call to
+            `ROW_TOKENS` times as many tokens; "auto" needs no search.
 
     Raises:
         UserError: The mask cannot be read or belongs to another model, or the options contradict.
     """
+
+    cache_hook: Any
 
     def __init__(
         self,
@@ -100,23 +93,70 @@ class RelbenchLM(HFLM):
         )
         self.interventions: tuple[Intervention, ...] = (made,) if made else tuple(interventions)
         self.force = force
-        super().__init__(pretrained, **kwargs)
+        # A question is encoded once for each of its answers.
+        self._encode_once = lru_cache(maxsize=64)(super().tok_encode)
+        self._open: tuple[Sequence[Intervention], Handle] | None = None
+        self._first_two: deque[str] = deque()
+        automatic = str(kwargs.get("batch_size", "")).startswith("auto")
+        super().__init__(pretrained, **{**kwargs, "batch_size": 1} if automatic else kwargs)
         if self.backend != "causal":
             raise UserError("relbench intervenes in causal language models only")
+        if any(one.is_prompt_learning for one in getattr(self.model, "peft_config", {}).values()):
+            raise UserError(
+                "relbench does not score with prompt-learning adapters: their tokens are no input"
+            )
+        if automatic:
+            self.batch_size_per_gpu = AUTO_BATCH_SIZE.get(self.device.type, AUTO_BATCH_SIZE_ELSEWHERE)
+        if hasattr(self, "accelerator"):
+            # lm-eval takes the rank within one machine, and that on machines with several accelerators only.
+            self._rank, self._world_size = self.accelerator.process_index, self.accelerator.num_processes
         self.model_id = ModelId.of(self.model)
-        self.sharing = sharing_of(self.model)
+        with self._precision():
+            self.sharing = sharing_of(self.model)
         with self.intervened():
             # Opening once shows a mask of another model now instead of after the first task.
             pass
 
     @contextmanager
     def intervened(self) -> Iterator[Handle | None]:
-        """The model with its interventions in, for the length of the block."""
-        if not self.interventions:
+        """The model with its interventions in, for the length of the block.
+
+        A block within a block costs nothing, so that whoever scores many plans under the same interventions
+        can put them in once.
+
+        Raises:
+            UserError: Other interventions are in by an enclosing block.
+        """
+        if self._open is not None:
+            if self._open[0] is not self.interventions:
+                raise UserError("the former interventions are still in the model; leave their block first")
+            yield self._open[1]
+        elif not self.interventions:
             yield None
-            return
-        with intervene(self.model, *self.interventions, force=self.force) as handle:
-            yield handle
+        else:
+            with intervene(self.model, *self.interventions, force=self.force) as handle:
+                self._open = self.interventions, handle
+                try:
+                    yield handle
+                finally:
+                    self._open = None
+
+    def _precision(self) -> torch.autocast:
+        """lm-eval's `mixed_precision_dtype`."""
+        chosen = self.mixed_precision_dtype
+        return torch.autocast(self.device.type, dtype=chosen, enabled=chosen is not None)
+
+    def tok_encode(
+        self,
+        string: str,
+        add_special_tokens: bool | None = None,
+        left_truncate_len: int | None = None,
+        **options: Any,
+    ) -> list[int]:
+        """lm-eval's `tok_encode`, remembering the last few texts."""
+        if options:
+            return super().tok_encode(string, add_special_tokens, left_truncate_len, **options)  # type: ignore[no-any-return]
+        return list(self._encode_once(string, add_special_tokens, left_truncate_len))
 
     def token_requests(self, instances: Sequence[Instance]) -> list[TokenRequest]:
         """The token ids of loglikelihood requests, split where lm-eval's `hf` model splits them."""
@@ -152,15 +192,21 @@ class RelbenchLM(HFLM):
         except ValueError as error:
             raise UserError(f"cannot score: {error}") from error
 
+    @property
+    def call_tokens(self) -> int:
+        """Tokens of a forward call, at most, unless one input has more."""
+        return int(self.batch_size) * ROW_TOKENS
+
     def score_plan(self, plan: Plan, *, progress: bool = False) -> list[AnswerScore]:
         """Scores of a plan's requests under the model's interventions."""
-        with self.intervened() as handle:
+        with self.intervened() as handle, self._precision():
             scores = run_plan(
                 self.model,
                 plan,
-                call_tokens=int(self.batch_size) * ROW_TOKENS,
+                call_tokens=self.call_tokens,
                 handle=handle,
                 progress=progress,
+                dtype=self.softmax_dtype or torch.float32,
             )
         return [AnswerScore(*score) for score in scores]
 
@@ -178,26 +224,48 @@ class RelbenchLM(HFLM):
         return scores  # type: ignore[return-value]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """lm-eval's rolling log likelihood, under the interventions."""
-        with self._plain_positions("loglikelihood_rolling"):
+        """lm-eval's rolling log likelihood, under the interventions.
+
+        Raises:
+            UserError: An intervention acts on a context or a continuation, which these requests do not have.
+        """
+        for intervention in self.interventions:
+            if intervention.positions != "all":
+                raise UserError(
+                    "loglikelihood_rolling requests have no context and continuation to tell apart; "
+                    f"use positions=all instead of {intervention.positions}"
+                )
+        with self.intervened():
             rolled: list[float] = super().loglikelihood_rolling(requests, disable_tqdm=disable_tqdm)
         return rolled
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """lm-eval's generation, under the interventions."""
-        with self._plain_positions("generate_until"), self.intervened():
-            generated: list[str] = super().generate_until(requests, disable_tqdm=disable_tqdm)
-        return generated
+        """lm-eval's generation, under the interventions; of positions, the context is the prompt.
 
-    @contextmanager
-    def _plain_positions(self, what: str) -> Iterator[None]:
-        for intervention in self.interventions:
-            if intervention.positions != "all":
-                raise UserError(
-                    f"{what} requests have no context and continuation to tell apart; "
-                    f"use positions=all instead of {intervention.positions}"
-                )
-        yield
+        Returns:
+            A `GeneratedText` for each request.
+        """
+        hook = self.cache_hook
+        found = _Annotating(hook, self._first_two)
+        self.cache_hook = found
+        try:
+            with self.intervened():
+                texts: list[str] = super().generate_until(requests, disable_tqdm=disable_tqdm)
+        finally:
+            self.cache_hook = hook
+            self._first_two.clear()
+        return [found.annotated[request.args[0], text] for request, text in zip(requests, texts, strict=True)]
+
+    def _model_generate(
+        self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any
+    ) -> torch.Tensor:
+        width = context.shape[1]
+        handle = self._open[1] if self._open is not None else None
+        with handle.generating(width) if handle is not None else nullcontext():
+            tokens: torch.Tensor = super()._model_generate(context, max_length, stop, **options)
+        for row in tokens[:, width : width + 2].tolist():
+            self._first_two.append(postprocess_generated_text(self.tok_decode(row), stop, None))
+        return tokens
 
     def get_model_info(self) -> dict[str, Any]:
         """lm-eval's model facts, with the exact model and every intervention."""
@@ -208,6 +276,22 @@ class RelbenchLM(HFLM):
             "forced": any(not one.mask.model.fits(self.model_id) for one in self.interventions),
         }
         return info
+
+
+class _Annotating:
+    """A cache hook that joins each generated text with its first two tokens.
+
+    lm-eval calls it for each text right after the batch was generated, in the batch's order.
+    """
+
+    def __init__(self, inner: CacheHook, first_two: deque[str]) -> None:
+        self.inner, self.first_two = inner, first_two
+        self.annotated: dict[tuple[str, str], GeneratedText] = {}
+
+    def add_partial(self, kind: str, request: tuple[str, Any], text: str) -> None:
+        annotated = GeneratedText(text, self.first_two.popleft())
+        self.annotated[request[0], text] = annotated
+        self.inner.add_partial(kind, request, annotated)
 
 
 def load_lm(

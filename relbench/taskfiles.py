@@ -22,7 +22,7 @@ HEADER = "# Written by `relbench tasks build`; change relation.yaml or facts.jso
 FORM_FILES = {
     "recall": ("", "_base.yaml", ("recall", "answer_logprob")),
     "mc": ("_mc", "_mc.yaml", ("acc", "mrr")),
-    "gen": ("_gen", "_gen.yaml", ("recall",)),
+    "gen": ("_gen", "_gen.yaml", ("recall", "prefix2")),
 }
 
 
@@ -179,7 +179,7 @@ def _bases() -> Iterator[tuple[Path, dict[str, Any]]]:
             # A line is an answer; 24 tokens hold the longest one under byte-heavy tokenizers.
             "generation_kwargs": {"until": [FEWSHOT_DELIMITER], "max_gen_toks": 24, "do_sample": False},
             "process_results": "!function relbench.taskhooks.gen_metrics",
-            "metric_list": _metrics("recall"),
+            "metric_list": _metrics("recall", "prefix2"),
         },
     )
 

@@ -128,13 +128,24 @@ def mc_metrics(doc: Mapping[str, Any], results: Sequence[tuple[float, bool]]) ->
 
 
 def gen_metrics(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
-    """Metrics of the generated form: an accepted answer starts the normalised text.
+    """Metrics of the generated form.
 
-    A word may go on after the answer, as in the base form, so that recall there implies recall here.
+    `recall` is 1 when an accepted answer starts the normalised text. A word may go on after the answer, as in
+    the base form, so that recall there implies recall here.
+
+    `prefix2` (arXiv 2502.17355) is 1 when the first two generated tokens, normalised, are the beginning of an
+    accepted answer. It is there when the model reports those tokens, as `relbench` does; from the text alone
+    nobody can tell where the second one ends.
     """
     text = _normal(results[0])
     accepted = [_normal(answer) for answer in doc["choices"][: len(doc["gold"])]]
-    return {"recall": float(any(text.startswith(answer) for answer in accepted))}
+    metrics = {"recall": float(any(text.startswith(answer) for answer in accepted))}
+    first_two = getattr(results[0], "first_two", None)
+    if first_two is not None:
+        # Tokens may end within a character.
+        start = _normal(first_two.rstrip("\ufffd"))
+        metrics["prefix2"] = float(bool(start) and any(answer.startswith(start) for answer in accepted))
+    return metrics
 
 
 def _normal(text: str) -> str:

@@ -39,6 +39,7 @@ def run_plan(
     call_tokens: int,
     handle: Handle | None = None,
     progress: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> list[TokenScore]:
     """Score every request of `plan` on `model` as it is now.
 
@@ -48,12 +49,13 @@ def run_plan(
         call_tokens: Tokens of a forward call, at most, unless one input has more.
         handle: The open interventions, which are told the positions of each call.
         progress: Whether to show a progress bar on stderr.
+        dtype: Of the softmax.
 
     Returns:
         A score for each request, in the order of the requests.
     """
     scores: list[TokenScore | None] = [None] * plan.n_requests
-    runner = _Runner(model, handle)
+    runner = _Runner(model, handle, dtype)
     bar = tqdm(total=plan.n_requests, desc="scoring", disable=None if progress else True, leave=False)
     # The stems that lead to the present one, with their keys and values.
     kept: list[tuple[int, Pairs]] = []
@@ -73,8 +75,8 @@ def run_plan(
 class _Runner:
     """Forward calls of one run."""
 
-    def __init__(self, model: PreTrainedModel, handle: Handle | None) -> None:
-        self.model = model
+    def __init__(self, model: PreTrainedModel, handle: Handle | None, dtype: torch.dtype) -> None:
+        self.model, self.dtype = model, dtype
         self.config = config_of(model)
         self.handle = handle
         self.marking = handle is not None and any(one.positions != "all" for one in handle.interventions)
@@ -129,7 +131,7 @@ class _Runner:
         batch, slot = (torch.tensor(column) for column in zip(*predicting, strict=True))
         with _unembed_only(self.unembedding, batch, slot):
             logits = self._forward(ids, places, roles, attention, cache)
-        yield from _scores(logits[0], spans)
+        yield from _scores(logits[0].to(self.dtype), spans)
 
     def _forward(self, ids: Tensor, places: Tensor, roles: Tensor, attention: Any, cache: Any) -> Tensor:
         if self.marking:
@@ -165,7 +167,6 @@ def _scores(
         logits: Of the positions that predict, [positions, vocabulary].
         spans: For each request its index, its continuation, and the row of `logits` that predicts each token.
     """
-    logits = logits.float()
     at = torch.tensor([row for _, _, rows in spans for row in rows], device=logits.device)
     wanted = torch.tensor([token for _, tokens, _ in spans for token in tokens], device=logits.device)
     logprob = (logits[at, wanted] - torch.logsumexp(logits, dim=-1)[at]).double().cpu()
