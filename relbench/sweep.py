@@ -33,6 +33,7 @@ from relbench.blocks import (
 from relbench.executors import Executor, Local
 from relbench.journal import Journal, Records, full_or_denied, read_journals
 from relbench.perplexity import documents
+from relbench.provenance import code, hardware
 from relbench.results import write_logged, write_results
 from relbench.samples import Sample, write_samples
 from relbench.scoring import ScoringPlan, data_hash, score, scoring_prompts
@@ -79,7 +80,7 @@ def run_sweep(
         try:
             lm = load(config)
             clock.lap("load model")
-            scored = _scored(config, lm, directory, progress and rank == 0)
+            scored = _scored(config, lm, directory, clock, progress and rank == 0)
             clock.lap("score units")
             if rank == 0:
                 _prepare(config, scored, lm, directory)
@@ -137,13 +138,13 @@ def load(config: SweepConfig) -> RelbenchLM:
     return load_lm(config.model, dtype=config.dtype, device=config.device, batch_size=config.batch_size)
 
 
-def _scored(config: SweepConfig, lm: RelbenchLM, directory: Path, progress: bool) -> Scored:
+def _scored(config: SweepConfig, lm: RelbenchLM, directory: Path, clock: _Clock, progress: bool) -> Scored:
     """Every entry of `methods` and `scores` with its scores; made where the directory does not have them yet."""
     scored: Scored = []
     for method, plan in zip(config.methods, config.scoring_plans(), strict=True):
-        scored.append(
-            (method, _scores(directory / "scores" / f"{method.id}.safetensors", plan, lm, progress))
-        )
+        path = directory / "scores" / f"{method.id}.safetensors"
+        with clock.scoring(method.id, path):
+            scored.append((method, _scores(path, plan, lm, progress)))
     for entry in config.scores:
         found = Scores.load(entry.path)
         if not found.model.fits(lm.model_id):
@@ -271,11 +272,21 @@ class _Clock:
         self.started = time.time()
         self.last = time.perf_counter()
         self.laps: dict[str, float] = {}
+        self.methods: dict[str, dict[str, float]] = {}
 
     def lap(self, name: str) -> None:
         now = time.perf_counter()
         self.laps[name] = round(now - self.last, 2)
         self.last = now
+
+    @contextmanager
+    def scoring(self, method: str, path: Path) -> Iterator[None]:
+        """What a method costs, when the block makes its scores file."""
+        there, began = path.exists(), time.perf_counter()
+        yield
+        if not there and path.exists():
+            seconds = round(time.perf_counter() - began, 2)
+            self.methods[method] = {"seconds": seconds, "bytes": path.stat().st_size}
 
     def write(self, lm: RelbenchLM) -> None:
         from interventions.artifact import package_versions
@@ -283,7 +294,10 @@ class _Clock:
         record = {
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(self.started)),
             "seconds": self.laps,
+            "methods": self.methods,
             "device": str(lm.device),
+            "hardware": hardware(str(lm.device)),
+            "code": code(),
             "processes": parallel.world().size,
             "packages": package_versions(),
         }
