@@ -39,6 +39,11 @@ class Block(NamedTuple):
     template: str = ""
     shots: str = ""
 
+    @property
+    def setting(self) -> Setting:
+        """How its task is asked."""
+        return Setting(self.template, int(self.shots))
+
 
 class Setting(NamedTuple):
     """How tasks are asked."""
@@ -131,7 +136,7 @@ class Evaluator:
         return logged_sample(self._built(block)[0], record)
 
     def _built(self, block: Block) -> tuple[BuiltTask, Plan]:
-        return self.built[block.task, Setting(block.template, int(block.shots))]
+        return self.built[block.task, block.setting]
 
     def _enter(self, treatment: Treatment) -> None:
         if treatment.id != self._inside:

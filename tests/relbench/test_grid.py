@@ -285,3 +285,28 @@ def test_what_is_not_there_is_found_before_the_model_loads(
     with pytest.raises(UserError, match=message):
         _run(tiny_checkpoint, tmp_path / "out", **changes)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_counts_what_is_then_done(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from relbench.blocks import Block, Evaluator
+    from relbench.dry_run import describe, estimate
+
+    changes = {"complement": True, "languages": ["en", "fr"], "evaluate": "own-language", "perplexity": None}
+    config = SweepConfig.from_dict({**RAW, "model": str(tiny_checkpoint), **changes}, "test")
+    estimated = estimate(config)
+    done: list[int] = []
+    real = Evaluator.run
+
+    def counted(self: Evaluator, block: Block, *rest: Any) -> Any:
+        done.append(self.cost(block))
+        return real(self, block, *rest)
+
+    monkeypatch.setattr(Evaluator, "run", counted)
+    treatments, samples = _run(tiny_checkpoint, tmp_path / "run", **changes)
+    assert estimated.treatments == len(treatments)
+    assert estimated.blocks == len(done) and estimated.tokens == sum(done)
+    assert estimated.samples == len(samples)
+    assert estimated.passes > 0 and estimated.tokens_per_second > 0
+    assert f"{len(treatments)} treatments" in describe(estimated, config)
