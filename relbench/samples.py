@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,8 @@ class Sample:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return asdict(self)
+        # All values are plain, and `asdict` would copy each of them.
+        return dict(vars(self))
 
 
 _FIELDS = {field.name for field in fields(Sample)}

@@ -63,7 +63,9 @@ def classify(continuation: str, question: Question) -> str:
         bare, _without_articles(_parts(question.subject, language), language)
     ):
         return REPETITION
-    if any(_begins(form, _parts(name, language)) for name in question.objects for form in (said, bare)):
+    if _begins_with_any(said, question.objects, language) or _begins_with_any(
+        bare, question.objects, language
+    ):
         return OBJECT
     if not said or _is_filler(first, said, language):
         return REPETITION if _follows_prompt(said, question, least=3) else FILLER
@@ -81,6 +83,16 @@ def _parts(text: str, language: str) -> tuple[str, ...]:
 
 def _begins(said: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
     return bool(wanted) and said[: len(wanted)] == wanted
+
+
+def _begins_with_any(said: tuple[str, ...], names: tuple[str, ...], language: str) -> bool:
+    wanted = _all_parts(names, language)
+    return any(said[:length] in wanted for length in range(1, len(said) + 1))
+
+
+@lru_cache(maxsize=256)
+def _all_parts(names: tuple[str, ...], language: str) -> frozenset[tuple[str, ...]]:
+    return frozenset(_parts(name, language) for name in names)
 
 
 def _without_articles(said: tuple[str, ...], language: str) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from relbench.analysis.intervals import TAIL, Floats, interval_at, paired_bounds, proportion_bounds
 from relbench.analysis.pairing import Pair, headline
@@ -89,6 +89,7 @@ def deltas_of(groups: Sequence[Sequence[Pair[Sample]]]) -> list[Delta]:
     change = paired_bounds(right - lost, lost, gained, n - right - gained)
     loss, gain = proportion_bounds(lost, right), proportion_bounds(gained, n - right)
     p = mcnemar_p(lost, gained)
+    changes = [_logprob_changes(group) for group in groups]
     return [
         Delta(
             n=int(n[i]),
@@ -106,8 +107,8 @@ def deltas_of(groups: Sequence[Sequence[Pair[Sample]]]) -> list[Delta]:
             gain=float(gained[i] / (n[i] - right[i])) if n[i] > right[i] else None,
             gain_interval=interval_at(gain, i),
             p=float(p[i]) if _subjects_once(group) else _clustered_p(group),
-            logprob=float(np.mean(_logprob_changes(group))),
-            logprob_interval=_mean_interval(group),
+            logprob=float(changes[i].mean()),
+            logprob_interval=_mean_interval(changes[i], [one.before.subject_id for one in group]),
         )
         for i, group in enumerate(groups)
     ]
@@ -147,17 +148,16 @@ def _logprob_changes(pairs: Sequence[Pair[Sample]]) -> NDArray[np.float64]:
     return np.array([one.after.answer_logprob - one.before.answer_logprob for one in pairs])
 
 
-def _mean_interval(pairs: Sequence[Pair[Sample]]) -> Interval | None:
-    """Of the mean log probability change: subjects are the independent units, weighted by their facts."""
-    changes = _logprob_changes(pairs)
+def _mean_interval(changes: NDArray[np.float64], subjects: Sequence[str]) -> Interval | None:
+    """Of a mean over facts; subjects are the independent units."""
     place: dict[str, int] = {}
-    clusters = np.array([place.setdefault(one.before.subject_id, len(place)) for one in pairs])
+    clusters = [place.setdefault(subject, len(place)) for subject in subjects]
     if len(place) < 2:
         return None
     mean = changes.mean()
     residuals = np.bincount(clusters, changes - mean)
     error = np.sqrt(len(place) / (len(place) - 1) * np.sum(residuals**2)) / len(changes)
-    reach = float(stats.t.ppf(1 - TAIL, len(place) - 1) * error)
+    reach = float(special.stdtrit(len(place) - 1, 1 - TAIL) * error)
     return Interval(float(mean) - reach, float(mean) + reach)
 
 
@@ -165,10 +165,3 @@ def _sure(bounds: tuple[Floats, Floats], index: int) -> Interval:
     found = interval_at(bounds, index)
     assert found is not None
     return found
-
-
-def by_cell(pairs: Mapping[str, Sequence[Pair[Sample]]]) -> dict[str, Delta]:
-    """The headline change of each group that has headline facts."""
-    kept = {name: headline(members) for name, members in pairs.items()}
-    kept = {name: members for name, members in kept.items() if members}
-    return dict(zip(kept, deltas_of(list(kept.values())), strict=True))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special, stats
 
 from relbench.tables import Interval
 
@@ -30,8 +30,8 @@ def proportion_bounds(successes: ArrayLike, n: ArrayLike) -> tuple[Floats, Float
     """
     k, n = np.asarray(successes, float), np.asarray(n, float)
     with np.errstate(invalid="ignore"):
-        low = np.where(k == 0, 0.0, stats.beta.ppf(TAIL, k, n - k + 1))
-        high = np.where(k == n, 1.0, stats.beta.ppf(1 - TAIL, k + 1, n - k))
+        low = np.where(k == 0, 0.0, special.betaincinv(k, n - k + 1, TAIL))
+        high = np.where(k == n, 1.0, special.betaincinv(k + 1, n - k, 1 - TAIL))
     empty = n == 0
     return np.where(empty, np.nan, low), np.where(empty, np.nan, high)
 
