@@ -22,6 +22,9 @@ from relbench.treatments import RANDOM, TOP_K, Treatment
 
 AT = 0.5
 
+# In the place of a language: masks of all languages together.
+ALL_LANGUAGES = "all"
+
 
 @dataclass(frozen=True)
 class Point:
@@ -50,6 +53,7 @@ class Curve:
 
     Attributes:
         method, mode, positions: What was scored, and what the masks did.
+        language: Whose masks: a language's, or `ALL_LANGUAGES`.
         basis: The off-target group that it rests on.
         targets: Testable concepts with masks of every size and off-target relations of the basis.
         points: By size, smallest first.
@@ -64,6 +68,7 @@ class Curve:
     method: str
     mode: str
     positions: str
+    language: str
     basis: str
     targets: tuple[str, ...]
     points: tuple[Point, ...]
@@ -114,7 +119,9 @@ def at_half(target: NDArray[Any], off_target: NDArray[Any]) -> AtHalf:
 def curves(runs: Runs, scheme: Scheme, *, draws: int = DRAWS, seed: int = 0) -> list[Curve]:
     """The curve of every scoring method, and of the random masks, in the sweep's order.
 
-    Methods without a testable target that has a testable off-target relation have none.
+    Where relations are masked in several languages, the curve over all of them is followed by one for the
+    masks of each language. Methods without a testable target that has a testable off-target relation have
+    none. Random masks are judged on the concepts that other masks were made for, when there are any.
 
     Args:
         runs: Paired samples.
@@ -129,8 +136,17 @@ def curves(runs: Runs, scheme: Scheme, *, draws: int = DRAWS, seed: int = 0) -> 
         if treatment.selection == TOP_K and treatment.k:
             key = (treatment.method, treatment.mode, treatment.positions)
             families.setdefault(key, []).append(treatment)
-    found = (_curve(key, members, runs, scheme, resample) for key, members in families.items())
+    found = (
+        _curve(key, language, members, runs, scheme, resample)
+        for key, members in families.items()
+        for language in _scopes(runs)
+    )
     return [curve for curve in found if curve is not None]
+
+
+def _scopes(runs: Runs) -> list[str]:
+    languages = list(dict.fromkeys(language_of(str(mask.concept)) for mask in runs.masks))
+    return [ALL_LANGUAGES, *(languages if len(languages) > 1 else ())]
 
 
 class _Size(NamedTuple):
@@ -155,6 +171,7 @@ class _Means(NamedTuple):
 
 def _curve(
     key: tuple[str, str, str],
+    language: str,
     treatments: Sequence[Treatment],
     runs: Runs,
     scheme: Scheme,
@@ -170,6 +187,7 @@ def _curve(
             for size in sizes
         )
         for concept in concepts
+        if language in (ALL_LANGUAGES, language_of(concept))
     }
     complete = [concept for concept, masks in by_concept.items() if all(masks)]
     rests_on = basis({group for concept in complete for group in groups[concept]})
@@ -180,14 +198,16 @@ def _curve(
         for concept in complete
         if rests_on in groups[concept]
     ]
-    return _summary(key, rests_on, targets, sizes, resample)
+    return _summary(key, language, rests_on, targets, sizes, resample)
 
 
 def _is_for(treatment: Treatment, concept: str, masked: Mapping[str, str | None]) -> bool:
-    """Whether `concept` is a target of the treatment: its own, or any for a pooled random mask."""
+    """Whether `concept` is a target of the treatment: its own; of a pooled random mask all that are masked."""
     if treatment.method != RANDOM:
         return treatment.concept == concept
-    return treatment.matched_to is None or masked.get(treatment.matched_to) == concept
+    if treatment.matched_to is not None:
+        return masked.get(treatment.matched_to) == concept
+    return not masked or concept in masked.values()
 
 
 def _observed(targets: Sequence[_Target], n_sizes: int, losses: Losses) -> _Means:
@@ -256,6 +276,7 @@ def _by_language(targets: Iterable[_Target]) -> Iterable[list[_Target]]:
 
 def _summary(
     key: tuple[str, str, str],
+    language: str,
     rests_on: str,
     targets: Sequence[_Target],
     sizes: Sequence[_Size],
@@ -272,6 +293,7 @@ def _summary(
         method=key[0],
         mode=key[1],
         positions=key[2],
+        language=language,
         basis=rests_on,
         targets=tuple(t.concept for t in targets),
         points=tuple(

@@ -179,6 +179,7 @@ _METHOD = (
     Column("method", "method", "text"),
     Column("mode", "what is done to the units", "text"),
     Column("positions", "at which positions", "text"),
+    Column("language", "masks of which language", "text"),
 )
 
 
@@ -190,7 +191,8 @@ def method_table(curves: Sequence[Curve]) -> Table:
         "What else is lost by the time that half of the target is: both losses averaged over relations, and "
         "interpolated between mask sizes on the logarithm. A dash: half the target was not lost at any size; an "
         "infinite bound: nor in that part of the bootstrap draws (10,000, over relations and subjects). Mean "
-        "selectivity: target − off-target loss, averaged over the mask sizes.",
+        "selectivity: target − off-target loss, averaged over the mask sizes. Language: that of the masked "
+        "relations; all of them together, and with several each alone.",
         (
             *_METHOD,
             Column("off_target_at_half", "off-target loss at 50 % target loss", "share"),
@@ -208,6 +210,7 @@ def method_table(curves: Sequence[Curve]) -> Table:
                 curve.method,
                 curve.mode,
                 curve.positions,
+                curve.language,
                 curve.off_target_at_half,
                 curve.off_target_at_half_interval,
                 curve.reached,
@@ -244,6 +247,7 @@ def curve_table(curves: Sequence[Curve]) -> Table:
                 curve.method,
                 curve.mode,
                 curve.positions,
+                curve.language,
                 point.fraction,
                 point.k,
                 point.target,

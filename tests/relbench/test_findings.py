@@ -125,13 +125,24 @@ def test_masks_rest_on_held_out_relations_of_other_types(found: Findings) -> Non
     assert row["held_out_loss"] == row["contrasted_loss"] == row["same_type_loss"] == pytest.approx(3 / 27)
     assert row["selectivity"] == pytest.approx(17 / 27)
     assert (row["random_masks"], row["random_selectivity"]) == (10, 0.0)
-    (curve,) = [c for c in found.curves if c.method == "m"]
+    (curve,) = [c for c in found.curves if (c.method, c.language) == ("m", "all")]
     # From 10/27 to 20/27 lost, one half is 3.5 of 10 on the way.
     assert curve.k_at_half == pytest.approx(10 * 2**0.35)
-    (method,) = _rows(found, "methods", method="m")
+    (method,) = _rows(found, "methods", method="m", language="all")
     assert method["off_target_at_half"] == pytest.approx(3 / 27)
-    (random,) = _rows(found, "methods", method=RANDOM)
+    (random,) = _rows(found, "methods", method=RANDOM, language="all")
     assert random["off_target_at_half"] is None
+
+
+def test_methods_and_curves_are_given_for_each_masked_language_too(found: Findings) -> None:
+    # In German one mask of one size was made: only the random masks have all sizes there.
+    expected = [("m", "all"), ("m", "en"), (RANDOM, "all"), (RANDOM, "en"), (RANDOM, "de")]
+    for table in ("methods", "curves"):
+        assert (
+            list(dict.fromkeys((row["method"], row["language"]) for row in _rows(found, table))) == expected
+        )
+    whole, english = (_rows(found, "methods", method="m", language=name)[0] for name in ("all", "en"))
+    assert {**whole, "language": "en"} == english
 
 
 def test_untestable_relations_have_no_loss_to_over_read(found: Findings) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from relbench.analysis.curve import at_half, curves
+from relbench.analysis.curve import ALL_LANGUAGES, at_half, curves
 from relbench.analysis.offtarget import CONTRASTED, HELD_OUT, Scheme
 from relbench.analysis.runs import Runs
 from relbench.treatments import RANDOM, Treatment
@@ -130,9 +130,57 @@ def test_languages_are_judged_within_themselves() -> None:
         lost = 20 if concept == treatment.concept or not own else 1
         return [0] * lost + [1] * (20 - lost)
 
-    (curve,) = curves(runs_of(dict.fromkeys(concepts, [1] * 20), masks, outcome), scheme(concepts))
-    assert curve.points[0].off_target == pytest.approx(1 / 20)
-    assert curve.mean_selectivity == pytest.approx(19 / 20)
+    found = curves(runs_of(dict.fromkeys(concepts, [1] * 20), masks, outcome), scheme(concepts))
+    assert [(curve.language, set(curve.targets)) for curve in found] == [
+        (ALL_LANGUAGES, set(concepts)),
+        ("en", set(concepts[:2])),
+        ("de", set(concepts[2:])),
+    ]
+    for curve in found:
+        assert curve.points[0].off_target == pytest.approx(1 / 20)
+        assert curve.mean_selectivity == pytest.approx(19 / 20)
+
+
+def _in_two_languages() -> Runs:
+    """Masks of 16 of 20 facts in English and 8 in German; others lose 2; random masks 4, and in French 20."""
+    masks = [mask("m", f"{relation}@{language}", 10) for language in ("en", "de") for relation in "abc"]
+    controls = [mask(RANDOM, None, 10, seed=seed) for seed in range(10)]
+    evaluated = [f"{relation}@{language}" for language in ("en", "de", "fr") for relation in "abc"]
+
+    def outcome(treatment: Treatment, concept: str) -> list[int]:
+        if treatment.method == RANDOM:
+            lost = 20 if concept.endswith("fr") else 4
+        elif concept == treatment.concept:
+            lost = 16 if concept.endswith("en") else 8
+        else:
+            lost = 2
+        return [0] * lost + [1] * (20 - lost)
+
+    return runs_of(dict.fromkeys(evaluated, [1] * 20), [*masks, *controls], outcome)
+
+
+def test_a_language_alone_is_the_sweep_of_that_language() -> None:
+    """A language's curve is the one of a sweep that masked nothing else."""
+    runs = _in_two_languages()
+    found = {(c.method, c.language): c for c in curves(runs, scheme(runs.concepts))}
+    assert list(found) == [(m, lang) for m in ("m", RANDOM) for lang in (ALL_LANGUAGES, "en", "de")]
+    losses = {lang: found["m", lang].points[0].target for lang in (ALL_LANGUAGES, "en", "de")}
+    assert losses == pytest.approx({ALL_LANGUAGES: 0.6, "en": 0.8, "de": 0.4})
+    assert found["m", "de"].off_target_at_half is None
+    for language in ("en", "de"):
+        own = [t for t in runs.treatments if t.concept is None or t.concept.endswith(language)]
+        alone = replace(runs, treatments=tuple(own))
+        for curve in curves(alone, scheme(runs.concepts)):
+            assert replace(curve, language=language) == found[curve.method, language]
+
+
+def test_random_masks_are_judged_on_what_is_masked() -> None:
+    """French is evaluated but not masked: what random masks do there is no part of their curve."""
+    runs = _in_two_languages()
+    found = {(c.method, c.language): c for c in curves(runs, scheme(runs.concepts))}
+    control = found[RANDOM, ALL_LANGUAGES]
+    assert control.targets == found["m", ALL_LANGUAGES].targets
+    assert control.points[0].target == pytest.approx(0.2)
 
 
 @pytest.mark.slow
