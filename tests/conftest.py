@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser import Browser, chromium, why_no_browser
+
 # Before any import of the libraries that read them.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
@@ -60,3 +62,12 @@ def embedded_model_path() -> Iterator[Path]:
 def multilingual_model_path() -> Iterator[Path]:
     """The same for the multilingual embedded model."""
     yield from _embedded("gemma3-270m")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One headless Chromium for all tests of pages; skips when there is none."""
+    if missing := why_no_browser():
+        pytest.skip(missing)
+    with chromium() as started:
+        yield started
