@@ -18,6 +18,7 @@ class Prompt:
         subject_id: Identity of the subject; prompts of one subject are not independent.
         answer_id: Identity of the canonical answer.
         subject_span: Character span of the subject in `text`, when it occurs there.
+        template: Which wording it is put in, where a prompt set has several; an opaque string.
     """
 
     text: str
@@ -28,3 +29,4 @@ class Prompt:
     subject_id: str
     answer_id: str
     subject_span: tuple[int, int] | None = None
+    template: str = ""

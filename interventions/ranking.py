@@ -21,6 +21,8 @@ from torch import Tensor
 
 # Working set of one tile on a CPU; about a core's second-level cache.
 CPU_TILE_BYTES = 2 << 20
+# Copies that are waiting to be cut into tiles on a CPU, of all threads together.
+CPU_COPIES_BYTES = 128 << 20
 # Working memory of one tile on an accelerator.
 DEVICE_TILE_BYTES = 2 << 30
 # The sorts and index arrays of a tile take about this many bytes a response.
@@ -126,9 +128,10 @@ def _on_cpu(responses: Tensor, labels: Tensor, n_concepts: int, function: Callab
             out[:, start + low : start + low + len(part)] = function(ranked).T
 
     # The transposed copy is made for many tiles at once, to read whole cache lines.
-    wide = units * max(1, 256 // units)
-    tiles = list(_spans(n_units, wide))
-    workers = min(torch.get_num_threads(), len(tiles))
+    workers = torch.get_num_threads()
+    copied = min(256, CPU_COPIES_BYTES // workers // (8 * n_prompts))
+    tiles = list(_spans(n_units, units * max(1, copied // units)))
+    workers = min(workers, len(tiles))
     if workers > 1:
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(tile, tiles))

@@ -121,15 +121,22 @@ def plan_batches(lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
     return batches
 
 
-def tokens_within(model: PreTrainedModel, sites: Sequence[Site], budget: int) -> int:
-    """How many tokens a forward pass that reads `sites` may take at once to stay within `budget` bytes."""
+def tokens_within(model: PreTrainedModel, sites: Sequence[Site], budget: int, shortest: int = 1) -> int:
+    """How many tokens a forward pass that reads `sites` may take at once to stay within `budget` bytes.
+
+    Args:
+        model: What is run.
+        sites: What is read.
+        budget: Bytes.
+        shortest: Tokens of the shortest prompt, which says how many prompts a batch has at most.
+    """
     layout = layout_of(model)
     itemsize = next(model.parameters()).element_size()
     widths = [layout.size(site.kind) for site in sites]
     # Captured responses stay until the pass ends; one site at a time is pooled in float32; and a layer's own
-    # intermediate results come and go.
+    # intermediate results come and go. A prompt's pooled responses are there twice, in float32 and as kept.
     layer = 8 * layout.d_model + 4 * layout.d_ff + 4 * layout.n_heads * layout.head_dim
-    per_token = itemsize * (sum(widths) + layer) + 8 * max(widths)
+    per_token = itemsize * (sum(widths) + layer) + 8 * max(widths) + 8 * sum(widths) // shortest
     most = MOST_TOKENS["cpu" if model.device.type == "cpu" else "cuda"]
     return max(1, min(most, budget // per_token))
 
@@ -168,6 +175,11 @@ class Responses:
         """Delete what was only kept for this run."""
         if self._temporary is not None:
             self._temporary.cleanup()
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a response as it is kept."""
+        return np.dtype(DTYPES[self._store.shape.dtype]).itemsize
 
     @property
     def n_prompts(self) -> int:
@@ -239,7 +251,8 @@ def collect(
     layout = layout_of(model)
     tokens = tokenize(tokenizer, prompts, pooling)
     _check_lengths(model, prompts, tokens)
-    batches = plan_batches([len(t.ids) for t in tokens], tokens_within(model, sites, memory // 2))
+    sizes = [len(one.ids) for one in tokens]
+    batches = plan_batches(sizes, tokens_within(model, sites, memory // 2, min(sizes)))
     shape = Shape(
         sites=sites,
         units=tuple(layout.size(site.kind) for site in sites),
@@ -340,18 +353,28 @@ def _read(
                 attention_mask=torch.ones_like(ids, device=device),
                 use_cache=False,
             )
-            pooled = [pool(captured[site], weights, pooling) for site in sites]
-            captured.clear()
-            rows = torch.cat([part.to(pooled[0].device) for part in pooled], dim=1)
+            # Each site's responses go as soon as they are pooled.
+            pooled = [pool(captured.pop(site), weights, pooling) for site in sites]
             # A sum is many times cheaper than a test of each value, and finite only when all are.
-            if not bool(torch.isfinite(rows.sum())) and not bool(torch.isfinite(rows).all()):
+            sums = torch.stack([part.sum().to(device) for part in pooled])
+            if not bool(torch.isfinite(sums).all()):
                 _refuse(sites, pooled, [prompts[index] for index in batches[number]])
-            host = rows.cpu().numpy()
-            if store.shape.dtype == "float16" and np.abs(host).max() > float(np.finfo(np.float16).max):
-                raise UserError("some responses are too large for float16; keep them as dtype float32")
-            bounds = np.cumsum(store.shape.units)[:-1]
-            store.write(number, np.split(host.astype(DTYPES[store.shape.dtype]), bounds, axis=1))
+            store.write(number, [_kept(part, store.shape.dtype) for part in pooled])
             bar.update(len(members))
+
+
+def _kept(pooled: Tensor, dtype: str) -> NDArray[Any]:
+    """Pooled responses as the store keeps them.
+
+    Raises:
+        UserError: float16 cannot hold one.
+    """
+    values: NDArray[np.float32] = pooled.cpu().numpy()
+    if dtype == "float16":
+        limit = float(np.finfo(np.float16).max)
+        if max(values.max(), -values.min()) > limit:
+            raise UserError("some responses are too large for float16; keep them as dtype float32")
+    return values.astype(DTYPES[dtype], copy=False)
 
 
 def pool(responses: Tensor, weights: Tensor, pooling: str) -> Tensor:
@@ -375,6 +398,7 @@ def pool(responses: Tensor, weights: Tensor, pooling: str) -> Tensor:
 
 
 def _refuse(sites: Sequence[Site], pooled: Sequence[Tensor], members: Sequence[Prompt]) -> None:
+    """Raise for the first site whose responses are not finite; a sum of finite ones may overflow."""
     for site, part in zip(sites, pooled, strict=True):
         bad = ~torch.isfinite(part)
         if bool(bad.any()):

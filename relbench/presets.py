@@ -36,7 +36,7 @@ PRESETS: Mapping[str, Preset] = {
         template="question",
         shots=0,
         kinds=("gate", "up", "down"),
-        options={"pooling": "mean", "correct_only": True, "negatives_per_positive": 4},
+        options={"pooling": "mean", "correct_only": True, "correct_tokens": 2, "negatives_per_positive": 4},
         about="the protocol of arXiv 2502.17355",
     ),
     "default": Preset(

@@ -30,8 +30,8 @@ def parse_concept(text: str) -> tuple[str, str]:
     return relation, language
 
 
-def prompt_from_probe(probe: Probe, prefix: str = "") -> Prompt:
-    """`probe` as a prompt, with few-shot examples `prefix` before it."""
+def prompt_from_probe(probe: Probe, template: str, prefix: str = "") -> Prompt:
+    """`probe`, worded by `template`, as a prompt with few-shot examples `prefix` before it."""
     span = probe.subject_span
     return Prompt(
         text=prefix + probe.prompt,
@@ -42,6 +42,7 @@ def prompt_from_probe(probe: Probe, prefix: str = "") -> Prompt:
         subject_id=probe.subject_id,
         answer_id=probe.answer_id,
         subject_span=None if span is None else (span[0] + len(prefix), span[1] + len(prefix)),
+        template=template,
     )
 
 
@@ -79,5 +80,5 @@ def prompts(
                     raise UserError(f"{relation} has {len(examples)} few-shot examples, not {shots}")
                 prefix = fewshot_prefix(examples[:shots])
             for probe in probes(relation, language, split, template)[:limit]:
-                gathered.append(prompt_from_probe(probe, prefix))
+                gathered.append(prompt_from_probe(probe, template, prefix))
     return gathered

@@ -30,7 +30,7 @@ def write(planted: Planted, folder: Path) -> None:
         for split in planted.facts.splits:
             for template in TEMPLATES:
                 for prompt in planted.prompts(split, template):
-                    line = {"split": split, "template": template, **asdict(prompt)}
+                    line = {**asdict(prompt), "split": split, "template": template}
                     file.write(json.dumps(line) + "\n")
     model_id = ModelId.of(model, name="planted")
     for relation, units in planted.truth.relations.items():

@@ -59,6 +59,61 @@ class Contrast:
             labels.append(np.full(len(picked), label))
         return Contrast(self.concepts, np.concatenate(rows), np.concatenate(labels))
 
+    def among(self, keep: NDArray[np.bool_], least: int = 1) -> Contrast:
+        """The contrast on some of the prompts, without concepts left with too few.
+
+        Args:
+            keep: Whether each prompt (of all prompts) stays.
+            least: Positives and negatives that a concept needs to stay.
+        """
+        kept = keep[self.rows]
+        labels = self.labels[kept]
+        counts = [int((labels == label).sum()) for label in range(len(self.concepts))]
+        stay = [label for label, n in enumerate(counts) if min(n, len(labels) - n) >= least]
+        # The last entry is that of label -1.
+        renamed = np.full(len(self.concepts) + 1, -1)
+        renamed[stay] = np.arange(len(stay))
+        return Contrast(tuple(self.concepts[label] for label in stay), self.rows[kept], renamed[labels])
+
+    def positives(self, concept: int) -> Indices:
+        """Prompts of a concept, given by its number."""
+        found: Indices = self.rows[self.labels == self.concepts.index(concept)]
+        return found
+
+    def negatives(self, concept: int) -> Indices:
+        """Prompts that are not of a concept, given by its number."""
+        found: Indices = self.rows[self.labels != self.concepts.index(concept)]
+        return found
+
+
+def thinned(
+    contrasts: Sequence[Contrast], like: Sequence[Contrast], concepts: Sequence[str], seed: int
+) -> list[Contrast]:
+    """Contrasts of prompts drawn at random, as many of each side as `like` has.
+
+    What a change of prompts does to the scores can only be told from having fewer prompts beside these.
+
+    Args:
+        contrasts: Where the prompts are drawn from.
+        like: Contrasts of the same concepts, with at most as many prompts of each side.
+        concepts: Names of the concepts.
+        seed: Of the draw.
+    """
+    whole = {number: contrast for contrast in contrasts for number in contrast.concepts}
+    drawn = []
+    for contrast in like:
+        for number in contrast.concepts:
+            random = seeded(seed, f"thinned:{concepts[number]}")
+            sides = [
+                random.choice(pool, min(len(own), len(pool)), replace=False)
+                for pool, own in (
+                    (whole[number].positives(number), contrast.positives(number)),
+                    (whole[number].negatives(number), contrast.negatives(number)),
+                )
+            ]
+            drawn.append(Contrast((number,), np.concatenate(sides), _labels(*map(len, sides))))
+    return drawn
+
 
 def negatives_of(
     concepts: Sequence[str], present: Iterable[str], negatives: Mapping[str, Sequence[str]] | None

@@ -5,7 +5,6 @@ One pass of the model pools the responses of all units; a statistic then scores 
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,24 +13,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from interventions import stability
 from interventions.errors import UserError
 from interventions.memory import parse_memory
 from interventions.methods import MethodResult
+from interventions.removed import value_norms
 from interventions.responses import collect, tokenize
+from interventions.statistical import reports
 from interventions.statistical.contrasts import Contrast, make_contrasts, negatives_of, seeded
+from interventions.statistical.correct import answered_correctly
 from interventions.statistical.options import Options
-from interventions.statistical.run import Run, Values, flat
+from interventions.statistical.run import Run
 from interventions.statistics import STATISTICS, Statistic, random
-from interventions.units import layout_of
+from interventions.units import Site, layout_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from interventions.prompts import Prompt
-
-# Share of k from which on ties at rank k are worth a warning; two units that tie are not.
-MANY_TIES = 0.05
 
 
 @dataclass(frozen=True)
@@ -79,9 +77,9 @@ class StatisticalMethod:
 
         Returns:
             Values; as references `mean` (mean response to the negatives, each of their concepts counting
-            the same), `percentile-<p>` (of the positives), `mean_abs` (mean |response| to all prompts),
-            `samples`, and `selection_frequency` when bootstrapping; as parameters the options and
-            what was found out on the way.
+            the same), `percentile-<p>` (of the positives), `samples`, `mean_abs` (mean |pooled response| to all
+            prompts), `norm` (‖v‖ of the units' value vectors), and `selection_frequency` when bootstrapping; as
+            parameters the options and what was found out on the way (see `reports`).
 
         Raises:
             UserError: Unknown option or kind; too few positives or negatives; what `collect` refuses.
@@ -93,7 +91,7 @@ class StatisticalMethod:
         before = Counter(prompt.concept for prompt in prompts)
         prompts = _wanted(prompts, concepts, chosen)
         if chosen.correct_only:
-            prompts = _correct(model, tokenizer, prompts, concepts, before)
+            prompts = _correct(model, tokenizer, prompts, concepts, before, chosen, progress)
         plain, contrasts = self._contrasts(tokenizer, prompts, concepts, chosen, seed)
         sites = layout_of(model).sites(kinds)
         k = chosen.k or max(1, layout_of(model).count(kinds) // 100)
@@ -111,19 +109,27 @@ class StatisticalMethod:
         ) as responses:
             run = Run(self.statistic, responses, len(concepts), chosen, model.device)
             values = run.scores(contrasts)
-            _refuse_constant(values, run)
+            _refuse_constant(run)
             references = run.references(prompts, concepts, contrasts, seed) if chosen.references else {}
             if chosen.bootstrap:
                 frequency, overlaps = run.stability(contrasts, prompts, k, seed)
                 references["selection_frequency"] = frequency
                 parameters["stability"] = {
                     "replicates": chosen.bootstrap,
-                    "k": k,
                     "overlap": dict(zip(concepts, overlaps, strict=True)),
                 }
             if contrasts is not plain:
-                parameters["balance_overlap"] = _overlaps(values, run.scores(plain), concepts, k)
-        parameters |= {"k": k, "ties": _ties(self.name, values, concepts, k)}
+                parameters["balance"] = {
+                    "by": chosen.balance,
+                    **reports.balance_change(run, values, plain, contrasts, concepts, k, seed),
+                }
+            if len({prompt.template for prompt in prompts}) > 1:
+                parameters["template_overlap"] = reports.template_overlap(
+                    run, contrasts, prompts, concepts, k
+                )
+        if chosen.references and (norms := _norms(model, kinds)):
+            references["norm"] = norms
+        parameters |= {"k": k, "ties": reports.ties(self.name, values, concepts, k)}
         return MethodResult(values=values, references=references, parameters=parameters)
 
     def _contrasts(
@@ -167,10 +173,17 @@ def _correct(
     prompts: Sequence[Prompt],
     concepts: Sequence[str],
     before: Mapping[str, int],
+    options: Options,
+    progress: bool,
 ) -> list[Prompt]:
-    from interventions.attribution.methods import answered_correctly
-
-    correct = answered_correctly(model, tokenizer, prompts)
+    correct = answered_correctly(
+        model,
+        tokenizer,
+        prompts,
+        first_tokens=options.correct_tokens,
+        memory=parse_memory(options.memory),
+        progress=progress,
+    )
     kept = [prompt for prompt, right in zip(prompts, correct, strict=True) if right]
     left = {prompt.concept for prompt in kept}
     for concept in concepts:
@@ -180,6 +193,18 @@ def _correct(
                 "score it with correct_only=false, more few-shot examples, or a stronger model"
             )
     return kept
+
+
+def _norms(model: PreTrainedModel, kinds: Sequence[str]) -> dict[Site, np.ndarray]:
+    """‖v‖ of the value vectors of the scored units, of `act` units also for gate and up units of their neuron."""
+    writers = {"act" if kind in ("gate", "up") else kind for kind in kinds} & {"act", "attn"}
+    if not writers:
+        return {}
+    try:
+        return {site: norm for site, norm in value_norms(model).items() if site.kind in writers}
+    except UserError:
+        # A model whose writes cannot be read has scores, but no controls matched by them.
+        return {}
 
 
 def _parameters(
@@ -192,9 +217,9 @@ def _parameters(
     """What was used, as plain JSON values. Where responses are kept, and how much memory, changes nothing."""
     used: dict[str, Any] = {
         name: getattr(options, name)
-        for name in ("pooling", "dtype", "negatives_per_positive", "correct_only", "balance")
+        for name in ("pooling", "dtype", "negatives_per_positive", "correct_only", "correct_tokens")
     }
-    used |= options.statistic
+    used |= {"balance": {"by": options.balance}, **options.statistic}
     kept = Counter(prompt.concept for prompt in prompts)
     used["prompts"] = dict(kept)
     if options.correct_only:
@@ -212,38 +237,12 @@ def _parameters(
     return used
 
 
-def _refuse_constant(values: Values, run: Run) -> None:
+def _refuse_constant(run: Run) -> None:
     if run.constant:
         raise UserError(
             "every unit responds the same to every prompt, so nothing tells concepts apart; "
             "check the prompts and the pooling"
         )
-
-
-def _overlaps(values: Values, plain: Values, concepts: Sequence[str], k: int) -> dict[str, float]:
-    """Jaccard overlap of the top k with and without balancing."""
-    return {
-        concept: round(
-            stability.jaccard(
-                stability.top_k(flat(values, number), k), stability.top_k(flat(plain, number), k)
-            ),
-            6,
-        )
-        for number, concept in enumerate(concepts)
-    }
-
-
-def _ties(name: str, values: Values, concepts: Sequence[str], k: int) -> dict[str, int]:
-    """Units that tie at rank k; warns when they are many."""
-    ties = {concept: stability.ties_at(flat(values, number), k) for number, concept in enumerate(concepts)}
-    worst = max(ties, key=lambda concept: ties[concept])
-    if ties[worst] > max(2, MANY_TIES * k):
-        warnings.warn(
-            f"{name}: {ties[worst]} units tie at rank {k} for {worst}; which of them a mask takes is "
-            "arbitrary: use zero-shot prompts, more facts, or another k",
-            stacklevel=3,
-        )
-    return ties
 
 
 @dataclass(frozen=True)

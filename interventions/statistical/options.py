@@ -20,11 +20,12 @@ class Options:
     Attributes:
         pooling: One of `interventions.responses.POOLINGS`; None for the method's own.
         dtype: In which responses are kept, "float32" or "float16".
-        memory: Budget of capture and scoring besides the model, such as "4G".
+        memory: Budget of capture and scoring besides the model, such as "4G"; of each process.
         store: Folder in which responses are kept and found again; None keeps them for this run only.
         negatives: Concept → the concepts its negatives come from; None for all others that have prompts.
         negatives_per_positive: How many negatives are drawn for each positive; None for all.
         correct_only: Leave out prompts whose greedy continuation is no accepted answer.
+        correct_tokens: Of how many of the answer's tokens the continuation must be greedy; None for all.
         balance: "none", "length", "answers" or "both"; see `contrasts.make_contrasts`.
         bootstrap: Replicates for the stability of the top k; 0 for none.
         k: Size of the top sets that stability, ties and balance are reported for; None for 1 % of the units.
@@ -41,6 +42,7 @@ class Options:
     negatives: Mapping[str, Sequence[str]] | None = None
     negatives_per_positive: float | None = None
     correct_only: bool = False
+    correct_tokens: int | None = None
     balance: str = "none"
     bootstrap: int = 0
     k: int | None = None
@@ -77,6 +79,8 @@ class Options:
         _one_of("balance", parsed.balance, BALANCES)
         if parsed.pooling is not None:
             _one_of("pooling", parsed.pooling, POOLINGS)
+        if parsed.correct_tokens is not None and not parsed.correct_only:
+            raise UserError("correct_tokens goes with correct_only=true")
         if parsed.bootstrap == 1:
             raise UserError("bootstrap is 1; stability needs at least 2 replicates, better 100")
         return parsed
@@ -130,6 +134,7 @@ _CONVERT: dict[str, Any] = {
     "memory": lambda name, value: str(value),
     "negatives_per_positive": _optional(float, 1e-9),
     "correct_only": _flag,
+    "correct_tokens": _optional(int, 1),
     "bootstrap": lambda name, value: _number(name, value, int),
     "k": _optional(int, 1),
     "references": _flag,

@@ -26,8 +26,13 @@ Floats = NDArray[np.float32]
 # Site -> float32 [concepts, units], or a reference statistic's shape.
 Values = dict[Site, Floats]
 
-# Poolings whose values are responses, and the positions that they stand for in the names of references.
+# Poolings whose values are means of responses, and the positions that they stand for in names of references.
 REFERENCE_SUFFIX = {"mean": "", "mean-no-bos": "", "last": "@last_context"}
+# The pooling whose values are no responses at all.
+SHARES = "positive-share"
+# Bytes that are made of each response while it is scored: a selection of rows; or for references: the value in
+# float32, its magnitude, and two copies on the way to its rank.
+SCORING_BYTES, REFERENCE_BYTES = 4, 16
 
 
 def flat(values: Values, concept: int) -> Floats:
@@ -54,7 +59,8 @@ class Run:
         self.row_of = np.empty(responses.n_prompts, np.int64)
         self.row_of[responses.order] = np.arange(responses.n_prompts)
         self.device = device if device.type == "cuda" and not statistic.whole else torch.device("cpu")
-        self.budget = parse_memory(options.memory) // 4
+        # The rest is for responses that are kept in memory.
+        self.budget = parse_memory(options.memory) // 2
         self.constant = True
 
     def scores(self, contrasts: Sequence[Contrast]) -> Values:
@@ -70,7 +76,7 @@ class Run:
             }
             for _ in replicates
         ]
-        for site, columns, block in self._blocks():
+        for site, columns, block in self._blocks(SCORING_BYTES):
             for values, contrasts in zip(found, replicates, strict=True):
                 for contrast in contrasts:
                     values[site][list(contrast.concepts), columns] = self._block(block, contrast)
@@ -95,11 +101,13 @@ class Run:
         array: Floats = scores.cpu().numpy()
         return array
 
-    def _blocks(self) -> Iterator[tuple[Site, slice, Tensor]]:
-        """This process's blocks, on the device that scores."""
+    def _blocks(self, made: int) -> Iterator[tuple[Site, slice, Tensor]]:
+        """This process's blocks, on the device that scores; `made` bytes are made of each response in them."""
         rank, size = parallel.world()
         own = self.responses.sites[rank::size]
-        budget = self.budget // size if size > 1 else self.budget
+        itemsize = self.responses.itemsize
+        # The same whatever the number of processes: the last digits of a product depend on its width.
+        budget = self.budget * itemsize // (itemsize + made)
         for site, columns, block in self.responses.blocks(budget, whole=self.statistic.whole, sites=own):
             if self.constant and bool((block != block[0]).any()):
                 self.constant = False
@@ -156,9 +164,15 @@ class Run:
     def references(
         self, prompts: Sequence[Prompt], concepts: Sequence[str], contrasts: Sequence[Contrast], seed: int
     ) -> dict[str, Values]:
-        """Reference statistics of masks; none for a pooling whose values are no responses."""
-        if self.options.pooling not in REFERENCE_SUFFIX:
+        """Reference statistics of masks, as far as the pooling has them.
+
+        `mean_abs` is the mean magnitude of the pooled responses; of a mean over tokens, it is at most the mean
+        over tokens of the magnitude.
+        """
+        if self.options.pooling == SHARES:
             return {}
+        if self.options.pooling not in REFERENCE_SUFFIX:
+            return {"mean_abs": self._mean_abs()}
         suffix = REFERENCE_SUFFIX[self.options.pooling]
         weights, positives, samples = self._reference_rows(prompts, contrasts, concepts, seed)
         shapes = {"mean": (self.n_concepts,), "mean_abs": ()}
@@ -172,7 +186,7 @@ class Run:
             }
             for name, shape in shapes.items()
         }
-        for site, columns, block in self._blocks():
+        for site, columns, block in self._blocks(REFERENCE_BYTES):
             block = block.float()
             found["mean" + suffix][site][:, columns] = (weights.to(block.device) @ block).cpu().numpy()
             found["mean_abs"][site][columns] = block.abs().mean(dim=0).cpu().numpy()
@@ -186,6 +200,15 @@ class Run:
                     )
         for by_site in found.values():
             self._exchange(by_site)
+        return found
+
+    def _mean_abs(self) -> Values:
+        found: Values = {
+            site: np.empty(self.responses.size(site), np.float32) for site in self.responses.sites
+        }
+        for site, columns, block in self._blocks(REFERENCE_BYTES):
+            found[site][columns] = block.float().abs().mean(dim=0).cpu().numpy()
+        self._exchange(found)
         return found
 
     def _reference_rows(

@@ -66,3 +66,11 @@ def test_scores_without_contrast_are_the_plain_means():
 def test_an_unknown_contrast_relation_is_named():
     with pytest.raises(UserError, match="country_kapital"):
         scoring_prompts(plan(contrast_relations=("country_kapital",)))
+
+
+def test_several_templates_are_told_apart() -> None:
+    read = scoring_prompts(
+        ScoringPlan("average-precision", ("country_capital",), template="completion,question", limit=3)
+    )
+    assert [prompt.template for prompt in read] == ["completion"] * 3 + ["question"] * 3
+    assert [prompt.id for prompt in read[:3]] == [prompt.id for prompt in read[3:]]
