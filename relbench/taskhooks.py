@@ -64,13 +64,19 @@ def documents(
     pool = _answer_pool(relation, language) if form == "mc" else ()
     return DatasetDict(
         {
-            "test": Dataset.from_list([_document(probe, pool) for probe in tested]),
-            "shots": Dataset.from_list([_document(probe, ()) for probe in shots]),
+            "test": Dataset.from_list([document(probe, pool) for probe in tested]),
+            "shots": Dataset.from_list([document(probe, ()) for probe in shots]),
         }
     )
 
 
-def _document(probe: Probe, pool: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def document(probe: Probe, pool: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+    """A probe as lm-eval's document.
+
+    Args:
+        probe: What is asked.
+        pool: Identities and labels of the relation's objects, to draw other candidates from.
+    """
     others = [label for _, label in pool if label not in probe.accepted]
     if others:
         chosen = random.Random(f"distractors:{probe.fact_id}:{probe.language}")

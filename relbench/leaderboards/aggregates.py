@@ -1,0 +1,162 @@
+"""Results of a submission: tables recomputed from its samples by the code that makes every report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isclose
+from typing import Any
+
+from relbench.analysis.cells import CellIndex, cells_of, headline_cells
+from relbench.analysis.curve import curves
+from relbench.analysis.offtarget import Scheme
+from relbench.analysis.runs import Runs, by_setting, language_of, paired_runs
+from relbench.analysis.selectivity import selectivities
+from relbench.analysis.testability import testability
+from relbench.analysis.versatility import transfers
+from relbench.findings.changes import curve_table, mask_table, method_table
+from relbench.findings.properties import transfer_table
+from relbench.findings.reading import Sweep
+from relbench.findings.recall import recall_table
+from relbench.leaderboards.problems import Problem, quoted
+from relbench.leaderboards.submission import Row, cell_to_json
+from relbench.recall import recalls
+from relbench.samples import Sample
+from relbench.sweep_config import SweepConfig
+from relbench.tables import Table
+from relbench.treatments import Treatment
+
+# The tables of a submission's results, and what they hold.
+TABLES: Mapping[str, str] = {
+    "recall": "the baseline's recall of every relation and language; see findings.recall",
+    "methods": "the headline of every method in each language, and over all (language null); see findings.changes",
+    "curves": "losses by mask size, in each language and over all",
+    "masks": "target loss and off-target losses of every mask",
+    "transfer": "masks in other languages than their own",
+    "counts": "facts right at baseline, lost and gained, of those that cannot be copied",
+}
+# The same samples give the same numbers but for the last bits of sums, which differ between processors.
+_RELATIVE, _ABSOLUTE = 1e-7, 1e-9
+# Overlaps need the masks themselves.
+_TRANSFER_LEFT_OUT = ("shared", "jaccard", "expected", "expected_interval", "expected_by_layer", "p")
+
+Results = dict[str, tuple[Row, ...]]
+
+
+def sweep_of(config: SweepConfig, treatments: Sequence[Treatment], samples: Sequence[Sample]) -> Sweep:
+    """A sweep as its samples tell it, without masks and without perplexity."""
+    found = by_setting(samples)
+    order = [(template, shots) for shots in config.shots for template in config.templates]
+    settings = {key: found[key] for wanted in order for key in found if key == wanted}
+    return Sweep(config, tuple(treatments), settings, documents=(), chosen={})
+
+
+def results_of(sweep: Sweep) -> Results:
+    """The tables of `TABLES`; those without rows are left out.
+
+    Raises:
+        UserError: The samples do not pair.
+    """
+    runs = paired_runs(sweep.treatments, sweep.main)
+    judged = testability(runs.baseline)
+    scheme = sweep.scheme(judged.values())
+    index = headline_cells(cells_of(runs, scheme.testable))
+    methods, by_size = _by_language(runs, scheme)
+    tables = {
+        "recall": _rows(recall_table(recalls(runs.baseline), judged)),
+        "methods": methods,
+        "curves": by_size,
+        "masks": _rows(mask_table(selectivities(runs, scheme))),
+        "transfer": _rows(transfer_table(transfers(runs, index, {})), _TRANSFER_LEFT_OUT),
+        "counts": tuple(_counts(index)),
+    }
+    return {name: rows for name, rows in tables.items() if rows}
+
+
+def _rows(table: Table, left_out: Sequence[str] = ()) -> tuple[Row, ...]:
+    return tuple({key: row[key] for key in row if key not in left_out} for row in table.rows)
+
+
+def _by_language(runs: Runs, scheme: Scheme) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """Headlines and curves over all languages, then in each."""
+    overall = curves(runs, scheme)
+    languages = sorted({language_of(concept) for concept in runs.concepts})
+    found = {None: overall}
+    for code in languages:
+        found[code] = overall if len(languages) == 1 else curves(_within(runs, code), scheme)
+    return (
+        tuple({"language": c, **row} for c, curved in found.items() for row in method_table(curved).rows),
+        tuple({"language": c, **row} for c, curved in found.items() for row in curve_table(curved).rows),
+    )
+
+
+def _within(runs: Runs, language: str) -> Runs:
+    """Masks that were found in one language, and what they and random masks do in it."""
+    masked = {mask.id: language_of(str(mask.concept)) for mask in runs.masks}
+    kept = tuple(
+        one
+        for one in runs.treatments
+        if masked.get(one.id, masked.get(one.matched_to or "", language)) == language
+    )
+    return Runs(
+        treatments=kept,
+        baseline=tuple(sample for sample in runs.baseline if sample.language == language),
+        pairs={
+            one.id: {c: pairs for c, pairs in runs.pairs[one.id].items() if language_of(c) == language}
+            for one in kept
+        },
+    )
+
+
+def _counts(index: CellIndex) -> Iterator[Row]:
+    for (treatment, evaluated), cell in index.items():
+        delta = cell.delta
+        relation, _, language = evaluated.rpartition("@")
+        yield {
+            "treatment": treatment,
+            "relation": relation,
+            "language": language,
+            "n": delta.n,
+            "right": delta.right,
+            "lost": delta.lost,
+            "gained": delta.gained,
+        }
+
+
+def differences(file: str, given: Mapping[str, Sequence[Row]], expected: Results) -> Iterator[Problem]:
+    """Where a submission's results are not those of its samples.
+
+    Args:
+        file: What the submission is called in problems.
+        given: Its results.
+        expected: Recomputed ones.
+    """
+    for name in TABLES:
+        yield from _table_differences(file, f"results.{name}", given.get(name, ()), expected.get(name, ()))
+
+
+def _table_differences(
+    file: str, field: str, given: Sequence[Row], expected: Sequence[Row]
+) -> Iterator[Problem]:
+    if len(given) != len(expected):
+        found = f"expected {len(expected)} rows, as recomputed from the samples, found {len(given)}"
+        yield Problem(file, f"{field}.rows", found)
+        return
+    if expected and list(given[0]) != list(expected[0]):
+        wanted = f"expected the columns {', '.join(expected[0])}"
+        yield Problem(file, f"{field}.columns", f"{wanted}, found {', '.join(given[0])}")
+        return
+    for number, (row, right) in enumerate(zip(given, expected, strict=True)):
+        for key, value in right.items():
+            if not _equal(cell_to_json(row[key]), cell_to_json(value)):
+                wanted = f"expected {quoted(cell_to_json(value))}, as recomputed from the samples"
+                found = quoted(cell_to_json(row[key]))
+                yield Problem(file, f"{field}.rows[{number}].{key}", f"{wanted}, found {found}")
+
+
+def _equal(given: Any, expected: Any) -> bool:
+    if isinstance(expected, list):
+        both = isinstance(given, list) and len(given) == len(expected)
+        return both and all(_equal(one, other) for one, other in zip(given, expected, strict=True))
+    if type(expected) is float and type(given) in (int, float):
+        return isclose(given, expected, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+    return type(given) is type(expected) and bool(given == expected)
