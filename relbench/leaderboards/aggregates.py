@@ -7,7 +7,7 @@ from math import isclose
 from typing import Any
 
 from relbench.analysis.cells import CellIndex, cells_of, headline_cells
-from relbench.analysis.curve import curves
+from relbench.analysis.curve import Curve, curves
 from relbench.analysis.offtarget import Scheme
 from relbench.analysis.runs import Runs, by_setting, language_of, paired_runs
 from relbench.analysis.selectivity import selectivities
@@ -80,7 +80,7 @@ def _by_language(runs: Runs, scheme: Scheme) -> tuple[tuple[Row, ...], tuple[Row
     """Headlines and curves over all languages, then in each."""
     overall = curves(runs, scheme)
     languages = sorted({language_of(concept) for concept in runs.concepts})
-    found = {None: overall}
+    found: dict[str | None, list[Curve]] = {None: overall}
     for code in languages:
         found[code] = overall if len(languages) == 1 else curves(_within(runs, code), scheme)
     return (

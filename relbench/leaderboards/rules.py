@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
+from relbench.relations import load_relation, relation_names
 from relbench.sweep_config import SweepConfig
 from relbench.taskfiles import languages_of
-from relbench.relations import load_relation, relation_names
 
 
 class Broken(NamedTuple):
@@ -79,7 +79,9 @@ class Board:
                     yield Broken("relations", f"{expected}, found none of {', '.join(missing)}")
         size = self.transfer_fraction
         if size is not None:
-            everywhere = size in config.sizes and (config.evaluate == "all" or size in config.transfer_fractions)
+            everywhere = size in config.sizes and (
+                config.evaluate == "all" or size in config.transfer_fractions
+            )
             if not everywhere:
                 found = ", ".join(map(str, config.transfer_fractions)) or "none"
                 expected = f"expected {size}, or evaluate: all with that mask size {board}"
@@ -121,12 +123,16 @@ class Rules:
 @cache
 def load_rules() -> Rules:
     """The rules of this version."""
-    raw = yaml.safe_load((files("relbench.leaderboards") / "boards.yaml").read_text(encoding="utf-8"))
-    boards = {
-        name: Board(name, **{k: tuple(v) if isinstance(v, list) else v for k, v in rules.items()})
-        for name, rules in raw["boards"].items()
-    }
+    raw: dict[str, Any] = yaml.safe_load(
+        (files("relbench.leaderboards") / "rules.yaml").read_text(encoding="utf-8")
+    )
+    boards = {name: _board(name, rules) for name, rules in raw["boards"].items()}
     return Rules(protocol=raw["protocol"], **raw["questions"], boards=boards)
+
+
+def _board(name: str, rules: Mapping[str, Any]) -> Board:
+    grid = rules.get("fractions")
+    return Board(name, **{**rules, "fractions": None if grid is None else tuple(grid)})
 
 
 @cache
