@@ -7,9 +7,9 @@ from math import isclose
 from typing import Any
 
 from relbench.analysis.cells import CellIndex, cells_of, headline_cells
-from relbench.analysis.curve import Curve, curves
+from relbench.analysis.curve import curves
 from relbench.analysis.offtarget import Scheme
-from relbench.analysis.runs import Runs, by_setting, language_of, paired_runs
+from relbench.analysis.runs import by_setting, paired_runs
 from relbench.analysis.selectivity import selectivities
 from relbench.analysis.testability import testability
 from relbench.analysis.versatility import transfers
@@ -28,8 +28,8 @@ from relbench.treatments import Treatment
 # The tables of a submission's results, and what they hold.
 TABLES: Mapping[str, str] = {
     "recall": "the baseline's recall of every relation and language; see findings.recall",
-    "methods": "the headline of every method in each language, and over all (language null); see findings.changes",
-    "curves": "losses by mask size, in each language and over all",
+    "methods": "the headline of every method over all languages and in each; see findings.changes",
+    "curves": "losses by mask size, over all languages and in each",
     "masks": "target loss and off-target losses of every mask",
     "transfer": "masks in other languages than their own",
     "counts": "facts right at baseline, lost and gained, of those that cannot be copied",
@@ -60,11 +60,11 @@ def results_of(sweep: Sweep) -> Results:
     judged = testability(runs.baseline)
     scheme = sweep.scheme(judged.values())
     index = headline_cells(cells_of(runs, scheme.testable))
-    methods, by_size = _by_language(runs, scheme)
+    curved = curves(runs, scheme)
     tables = {
         "recall": _rows(recall_table(recalls(runs.baseline), judged)),
-        "methods": methods,
-        "curves": by_size,
+        "methods": _rows(method_table(curved)),
+        "curves": _rows(curve_table(curved)),
         "masks": _rows(mask_table(selectivities(runs, scheme))),
         "transfer": _rows(transfer_table(transfers(runs, index, {})), _TRANSFER_LEFT_OUT),
         "counts": tuple(_counts(index)),
@@ -74,37 +74,6 @@ def results_of(sweep: Sweep) -> Results:
 
 def _rows(table: Table, left_out: Sequence[str] = ()) -> tuple[Row, ...]:
     return tuple({key: row[key] for key in row if key not in left_out} for row in table.rows)
-
-
-def _by_language(runs: Runs, scheme: Scheme) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
-    """Headlines and curves over all languages, then in each."""
-    overall = curves(runs, scheme)
-    languages = sorted({language_of(concept) for concept in runs.concepts})
-    found: dict[str | None, list[Curve]] = {None: overall}
-    for code in languages:
-        found[code] = overall if len(languages) == 1 else curves(_within(runs, code), scheme)
-    return (
-        tuple({"language": c, **row} for c, curved in found.items() for row in method_table(curved).rows),
-        tuple({"language": c, **row} for c, curved in found.items() for row in curve_table(curved).rows),
-    )
-
-
-def _within(runs: Runs, language: str) -> Runs:
-    """Masks that were found in one language, and what they and random masks do in it."""
-    masked = {mask.id: language_of(str(mask.concept)) for mask in runs.masks}
-    kept = tuple(
-        one
-        for one in runs.treatments
-        if masked.get(one.id, masked.get(one.matched_to or "", language)) == language
-    )
-    return Runs(
-        treatments=kept,
-        baseline=tuple(sample for sample in runs.baseline if sample.language == language),
-        pairs={
-            one.id: {c: pairs for c, pairs in runs.pairs[one.id].items() if language_of(c) == language}
-            for one in kept
-        },
-    )
 
 
 def _counts(index: CellIndex) -> Iterator[Row]:
