@@ -8,7 +8,6 @@ from typing import Any
 
 from relbench.analysis.cells import CellIndex, cells_of, headline_cells
 from relbench.analysis.curve import curves
-from relbench.analysis.offtarget import Scheme
 from relbench.analysis.runs import by_setting, paired_runs
 from relbench.analysis.selectivity import selectivities
 from relbench.analysis.testability import testability
