@@ -86,11 +86,9 @@ def estimate(config: SweepConfig) -> Estimate:
 
 
 def _random_scores(config: SweepConfig, method: MethodConfig | ScoresConfig, model: ModelId) -> Scores:
-    from relbench.prompts import concept
-
     assert isinstance(model.layout, UnitLayout)
     kinds = getattr(method, "kinds", None) or config.kinds
-    names = tuple(concept(relation, code) for relation in config.relations for code in config.languages)
+    names = config.tested_concepts
     generator = np.random.default_rng(0)
     sites = list(model.layout.sites(kinds))
     values = {

@@ -162,8 +162,11 @@ class SweepConfig(_Part):
         split: Facts that are evaluated.
         limit: At most so many evaluated facts a relation and language.
         detect_limit: At most so many scored prompts a relation and language.
-        contrast_relations: Relations that methods draw negatives from or contrast with; the evaluated ones when
+        contrast_relations: Relations that methods draw negatives from or contrast with; the masked ones when
             not given. Off-target numbers are reported apart for relations named here.
+        concepts: Which relations in which languages (`country_capital@en`) are masked, and evaluated under masks: those
+            that the model recalls, say. The baseline is measured on all relations in all languages. All when
+            not given.
         kinds: Unit kinds that are scored and masked.
         methods: Scoring methods; without them and `scores` the baseline alone is measured.
         scores: Scores files, as further methods.
@@ -196,6 +199,7 @@ class SweepConfig(_Part):
     limit: int | None = Field(default=None, ge=1)
     detect_limit: int | None = Field(default=None, ge=1)
     contrast_relations: tuple[str, ...] | None = None
+    concepts: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     kinds: tuple[str, ...] = ("act",)
     methods: tuple[MethodConfig, ...] = ()
     scores: tuple[ScoresConfig, ...] = ()
@@ -250,8 +254,8 @@ class SweepConfig(_Part):
         return value
 
     @field_validator(
-        "relations", "contrast_relations", "languages", "shots", "templates", "kinds", "fractions", "ks", "modes",
-        "positions",
+        "relations", "contrast_relations", "languages", "concepts", "shots", "templates", "kinds", "fractions", "ks",
+        "modes", "positions",
     )  # fmt: skip
     @classmethod
     def _distinct(cls, value: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
@@ -275,6 +279,9 @@ class SweepConfig(_Part):
         for name in names:
             if name in (BASELINE, RANDOM):
                 raise ValueError(f"methods: the id {name!r} is taken")
+        for name in self.concepts or ():
+            if name not in self.every_concept:
+                raise ValueError(f"concepts: {name!r} is none of the relations in one of the languages")
         if self.fractions and self.ks:
             raise ValueError("fractions: give fractions or ks, not both")
         if not set(self.transfer_fractions) <= set(self.fractions):
@@ -296,6 +303,22 @@ class SweepConfig(_Part):
     def sizes(self) -> tuple[float | int, ...]:
         """Mask sizes, smallest first: shares (floats) or numbers of units (integers)."""
         return tuple(sorted(self.ks)) or tuple(sorted(self.fractions or (0.01,)))
+
+    @property
+    def every_concept(self) -> tuple[str, ...]:
+        """Each relation in each language, as the baseline is measured on them."""
+        return tuple(concept(relation, code) for relation in self.relations for code in self.languages)
+
+    @property
+    def tested_concepts(self) -> tuple[str, ...]:
+        """What is masked and evaluated under masks, in the order of `every_concept`."""
+        every = self.every_concept
+        return every if self.concepts is None else tuple(name for name in every if name in self.concepts)
+
+    @property
+    def tested_relations(self) -> tuple[str, ...]:
+        """The relations of `tested_concepts`."""
+        return tuple(dict.fromkeys(name.rpartition("@")[0] for name in self.tested_concepts))
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], source: str) -> SweepConfig:
@@ -382,11 +405,13 @@ class SweepConfig(_Part):
 
     def scoring_plans(self) -> list[ScoringPlan]:
         """What each method scores."""
+        codes = {name.rpartition("@")[2] for name in self.tested_concepts}
+        relations = self.tested_relations
         return [
             ScoringPlan(
                 method=method.name,
-                relations=self.relations,
-                languages=self.languages,
+                relations=relations,
+                languages=tuple(code for code in self.languages if code in codes),
                 contrast_relations=self.contrast_relations,
                 template=method.template,
                 shots=method.shots,
@@ -405,14 +430,14 @@ class SweepConfig(_Part):
         Raises:
             UserError: A scores file lacks a concept that is named, or has none that the sweep evaluates.
         """
+        tested = self.tested_concepts
         if isinstance(entry, MethodConfig):
-            return scores.concepts
+            return tuple(name for name in scores.concepts if name in tested)
         if entry.concepts is not None:
             for name in entry.concepts:
                 scores.index(name)
             return entry.concepts
-        evaluated = {concept(relation, code) for relation in self.relations for code in self.languages}
-        found = tuple(name for name in scores.concepts if name in evaluated)
+        found = tuple(name for name in scores.concepts if name in tested)
         if not found:
             raise UserError(f"{entry.path} has scores of none of the evaluated concepts; name its concepts")
         return found

@@ -26,6 +26,7 @@ from interventions.masks import (
 )
 from interventions.scores import Scores
 from interventions.units import UnitLayout
+from relbench.prompts import parse_concept
 from relbench.samples import BASELINE
 from relbench.taskfiles import task_name
 
@@ -145,11 +146,14 @@ def _chosen(
 
 def _placed(config: SweepConfig, treatment: Treatment) -> Treatment:
     """With the tasks that the treatment meets."""
+    met = config.tested_concepts
     everywhere = config.evaluate == "all" or treatment.fraction in config.transfer_fractions
-    if everywhere or treatment.concept is None:
+    if treatment.concept is not None and not everywhere:
+        code = treatment.concept.rpartition("@")[2]
+        met = tuple(name for name in met if name.rpartition("@")[2] == code)
+    if met == config.every_concept:
         return treatment
-    code = treatment.concept.rpartition("@")[2]
-    return replace(treatment, tasks=tuple(task_name(relation, code) for relation in config.relations))
+    return replace(treatment, tasks=tuple(task_name(*parse_concept(name)) for name in met))
 
 
 def _bands(
@@ -195,7 +199,8 @@ def _controls(
         if config.controls.match == "pooled":
             histogram = pooled_histogram([one.mask for one in chosen])
             mask = random_from_histogram(histogram, k, model.layout, model, seed=seed)
-            made.append(_Made(mask, Treatment(f"{RANDOM}.seed{seed}.k{k}", RANDOM, None, fraction, k, seed)))
+            base = Treatment(f"{RANDOM}.seed{seed}.k{k}", RANDOM, None, fraction, k, seed)
+            made.append(_Made(mask, _placed(config, base)))
         else:
             made += [_matched(config, dict(_by_id(scored)), one, seed) for one in chosen]
     if config.complement:

@@ -54,7 +54,7 @@ class Sweep:
 
         Of scores that were made elsewhere only the config's word is known.
         """
-        named = self.config.contrast_relations or self.config.relations
+        named = self.config.contrast_relations or self.config.tested_relations
         entries: tuple[MethodConfig | ScoresConfig, ...] = (*self.config.methods, *self.config.scores)
         return {
             entry.id: frozenset(_negatives(entry, named) if isinstance(entry, MethodConfig) else named)

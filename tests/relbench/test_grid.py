@@ -137,6 +137,25 @@ def test_masks_in_their_own_language_and_transfer_at_one_size(tiny_checkpoint: P
         assert {language for name, language in asked if name == treatment.id} == expected
 
 
+def test_only_the_named_concepts_are_masked_and_evaluated_under_masks(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    concepts = ["country_capital@en", "country_capital@fr", "star_constellation@en"]
+    treatments, samples = _run(
+        tiny_checkpoint,
+        tmp_path / "run",
+        relations=[*RAW["relations"], "element_symbol"],
+        languages=["en", "fr", "de"],
+        concepts=concepts,
+        methods=["mean-difference"],
+        ks=[5],
+    )
+    assert {t.concept for t in treatments.values() if t.concept} == set(concepts)
+    for treatment in treatments.values():
+        asked = {f"{s.relation}@{s.language}" for s in samples if s.intervention == treatment.id}
+        assert len(asked) == 9 if treatment.id == BASELINE else asked == set(concepts)
+
+
 def test_scores_that_were_made_before_are_masked_alike(tiny_checkpoint: Path, tmp_path: Path) -> None:
     first, _ = _run(tiny_checkpoint, tmp_path / "made", ks=[5])
     scores = {"id": "given", "path": str(tmp_path / "made/scores/random-scores.safetensors")}
@@ -294,6 +313,7 @@ def test_a_dry_run_counts_what_is_then_done(
     from relbench.dry_run import describe, estimate
 
     changes = {"complement": True, "languages": ["en", "fr"], "evaluate": "own-language", "perplexity": None}
+    changes["concepts"] = ["country_capital@en", "country_capital@fr", "star_constellation@en"]
     config = SweepConfig.from_dict({**RAW, "model": str(tiny_checkpoint), **changes}, "test")
     estimated = estimate(config)
     done: list[int] = []
