@@ -28,6 +28,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("relbench.commands.explain:explain", "One prediction: layers, value and query neurons."),
     "planted": ("relbench.commands.planted:planted", "Write the planted model, whose units are known."),
     "grade": ("relbench.commands.grade:grade", "Grade a scoring method against the planted model."),
+    "leaderboard": (
+        "relbench.commands.leaderboard:leaderboard",
+        "Submissions and boards: add, verify, build, serve.",
+    ),
     "attribution-table": (
         "relbench.commands.attribution_table:attribution_table",
         "The attribution paper's experiment on any model.",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from interventions.errors import UserError
@@ -90,6 +90,15 @@ def _build(name: str, template: str, task: Task, shots: int, limit: int | None) 
         docs,
         tuple(instances),
         frozenset(doc["answer_id"] for doc in examples[:shots]),
+    )
+
+
+def with_documents(built: BuiltTask, doc_ids: Collection[int]) -> BuiltTask:
+    """The same task with some of its documents only."""
+    return replace(
+        built,
+        docs={number: doc for number, doc in built.docs.items() if number in doc_ids},
+        instances=tuple(one for one in built.instances if int(one.doc_id or 0) in doc_ids),
     )
 
 

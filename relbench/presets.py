@@ -20,6 +20,7 @@ class Preset:
         kinds: Unit kinds.
         options: The method's own options.
         about: Where the settings come from.
+        tuned_on: The split that they were chosen on; "nothing" when they were taken from elsewhere.
     """
 
     method: str
@@ -28,6 +29,7 @@ class Preset:
     kinds: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     about: str = ""
+    tuned_on: str = "nothing"
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -46,6 +48,7 @@ PRESETS: Mapping[str, Preset] = {
         kinds=("act",),
         options={"pooling": "last"},
         about="the most selective statistical settings on the tune facts of the default model",
+        tuned_on="tune",
     ),
 }
 

@@ -8,6 +8,7 @@ A sweep directory holds `sweep.yaml` (what was asked for, resolved and hashed), 
 from __future__ import annotations
 
 import json
+import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -299,6 +300,7 @@ class _Clock:
             "hardware": hardware(str(lm.device)),
             "code": code(),
             "processes": parallel.world().size,
+            "python": platform.python_version(),
             "packages": package_versions(),
         }
         with atomic_write(self.path) as file:

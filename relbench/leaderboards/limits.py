@@ -12,10 +12,10 @@ JSON_DEPTH = 16
 INTEGER_DIGITS = 18
 # Bytes of a samples file, packed and unpacked; of one of its lines; and how many lines and answers it may have.
 SAMPLES_BYTES = 64 * 2**20
-UNPACKED_BYTES = 2**30
+UNPACKED_BYTES = 2**29
 LINE_BYTES = 8 * 2**20
 QUESTIONS = 200_000
-ANSWERS = 10_000_000
+ANSWERS = 2_000_000
 # Files and folders under one root: beyond this nobody reads the list.
 ENTRIES = 100_000
 # Problems named of one file: beyond this the rest is counted.

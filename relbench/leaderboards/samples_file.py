@@ -91,13 +91,14 @@ def write_questions(path: Path, samples: Iterable[Sample], treatments: Sequence[
     number = {name: place for place, name in enumerate(treatments)}
     questions: dict[QuestionKey, dict[str, Any]] = {}
     answers: dict[QuestionKey, list[list[Any]]] = {}
+    answer: list[Any]
     for sample in samples:
         fields = {name: getattr(sample, name) for name in QUESTION}
         key = question_key(fields)
         questions.setdefault(key, fields)
         # Adding zero makes −0.0 into 0.0.
-        answer = [number[sample.intervention], sample.recall, round(sample.answer_logprob, DECIMALS) + 0.0]
-        answer += [sample.first_token_rank]
+        logprob = round(sample.answer_logprob, DECIMALS) + 0.0
+        answer = [number[sample.intervention], sample.recall, logprob, sample.first_token_rank]
         answers.setdefault(key, []).append(
             answer if sample.continuation is None else [*answer, sample.continuation]
         )
@@ -159,9 +160,9 @@ def _question(raw: Any, n_treatments: int) -> tuple[dict[str, Any], list[Answer]
         if type(value) is not kind:
             words = {str: "text", int: "an integer", bool: "true or false"}[kind]
             raise Refused(f"expected {words}, found {quoted(value)}", name)
-        if kind is int and not 0 <= value < 10**6:
+        if type(value) is int and not 0 <= value < 10**6:
             raise Refused(f"expected 0 or more, below 1000000, found {value}", name)
-        if kind is str and len(value) > _TEXT:
+        if isinstance(value, str) and len(value) > _TEXT:
             raise Refused(f"expected at most {_TEXT} characters, found {len(value)}", name)
     printable(fields)
     if fields["filter"] != "none":

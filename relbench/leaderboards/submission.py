@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from interventions.model_id import ModelId
-from relbench.leaderboards.names import META, RESULTS
 from relbench.leaderboards.problems import Problem, Refused
 from relbench.leaderboards.reading import read_json
 from relbench.leaderboards.schema import schema_problems
@@ -304,30 +303,3 @@ def read_submissions(root: Path) -> Iterator[Submission]:
         found = read_submission(path, path.relative_to(root).as_posix())
         if isinstance(found, Submission):
             yield found
-
-
-def read_meta(submission: Path) -> Mapping[str, Any]:
-    """`model_meta.json` beside a submission's file.
-
-    Raises:
-        Refused: It cannot be read.
-    """
-    raw = read_json(submission.parent / META)
-    if not isinstance(raw, dict):
-        raise Refused("expected an object, found something else")
-    return raw
-
-
-__all__ = [
-    "META",
-    "RESULTS",
-    "MaskFile",
-    "Method",
-    "Model",
-    "SamplesFile",
-    "Submission",
-    "Submitter",
-    "TaskData",
-    "read_submission",
-    "read_submissions",
-]
