@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from interventions.errors import UserError
 from interventions.files import canonical_json
+from relbench.analysis.runs import language_of, relation_of
 from relbench.findings.reading import Sweep
 from relbench.leaderboards.limits import META_BYTES
 from relbench.leaderboards.meta import META_SCHEMA, ModelMeta
@@ -21,11 +22,10 @@ from relbench.leaderboards.rules import Board, Rules
 from relbench.leaderboards.schema import schema_problems
 from relbench.leaderboards.submission import Method, Submission
 from relbench.presets import PRESETS
-from relbench.prompts import concept
 from relbench.relations import TEMPLATES, load_relation, relation_names
 from relbench.samples import BASELINE
 from relbench.sweep_config import MethodConfig, ScoresConfig, SweepConfig
-from relbench.taskfiles import languages_of
+from relbench.taskfiles import languages_of, task_name
 from relbench.treatments import BAND, RANDOM, TOP_K, Treatment
 
 # Task → hashes that it once had.
@@ -241,7 +241,7 @@ def treatment_findings(submission: Submission, config: SweepConfig) -> Iterator[
         if times > 1:
             yield Found("treatments", f"expected each id once, found {name!r} {times} times")
     methods = {method.id for method in submission.methods}
-    concepts = {concept(relation, code) for relation in config.relations for code in config.languages}
+    concepts = set(config.tested_concepts)
     modes, tasks = {mode.label for mode in config.modes}, task_names(config).keys()
     ids = {one.id for one in treatments}
     listed = {mask.path for mask in submission.masks}
@@ -253,7 +253,7 @@ def treatment_findings(submission: Submission, config: SweepConfig) -> Iterator[
             "method": (control or one.method in methods, "a method of the submission, or random"),
             "concept": (
                 one.concept is None if control else one.concept in concepts,
-                "null of a random mask" if control else "a concept that the config evaluates",
+                "null of a random mask" if control else "a concept that the config masks",
             ),
             "fraction": (
                 (upto if one.fraction is None else one.fraction) in config.sizes,
@@ -318,39 +318,46 @@ def _missing_masks(submission: Submission, config: SweepConfig, board: Board) ->
     for size in sizes:
         own = {(one.method, one.concept): one for one in asked if one.fraction == size and one.concept}
         for method in submission.methods:
-            for name in (
-                concept(relation, code) for code in config.languages for relation in config.relations
-            ):
+            for name in config.tested_concepts:
                 one = own.get((method.id, name))
                 wanted = f"{method.id} for {name} at {size} on the {board.name} board"
                 if one is None:
                     yield Found("treatments", f"expected a mask of {wanted}, found none")
-                elif not set(_needed(config, name, everywhere)) <= set(one.tasks or task_names(config)):
+                elif not _meets(one, _compared(config, None if everywhere else name)):
                     found = f"expected the tasks that are compared for {wanted}, found fewer"
                     yield Found(f"treatments[{submission.treatments.index(one)}].tasks", found)
         yield from _missing_controls(own.values(), asked, size, board, config)
 
 
-def _needed(config: SweepConfig, name: str, everywhere: bool) -> Iterable[str]:
-    """Tasks that a concept's mask must meet: those of its language, or all."""
-    code = name.rpartition("@")[2]
-    return (task for task, (_, language) in task_names(config).items() if everywhere or language == code)
+def _compared(config: SweepConfig, name: str | None) -> list[str]:
+    """Tasks that are compared under masks: of a concept those of its language, else all."""
+    return [
+        task_name(relation_of(one), language_of(one))
+        for one in config.tested_concepts
+        if name is None or language_of(one) == language_of(name)
+    ]
+
+
+def _meets(treatment: Treatment, tasks: Iterable[str]) -> bool:
+    return treatment.tasks is None or set(tasks) <= set(treatment.tasks)
 
 
 def _missing_controls(
     masks: Iterable[Treatment], asked: Iterable[Treatment], size: float, board: Board, config: SweepConfig
 ) -> Iterator[Found]:
-    random = [one for one in asked if one.method == RANDOM and one.fraction == size and one.tasks is None]
-    pooled = {one.seed for one in random if one.matched_to is None}
-    if len(pooled) >= board.control_seeds:
+    random = [one for one in asked if one.method == RANDOM and one.fraction == size]
+    everything = _compared(config, None)
+    pooled = {one.seed for one in random if one.matched_to is None and _meets(one, everything)}
+    if config.controls.match == "pooled":
+        if len(pooled) < board.control_seeds:
+            expected = f"expected {board.control_seeds} random masks at {size} on the {board.name} board"
+            yield Found("treatments", f"{expected}, found {len(pooled)}")
         return
-    matched = [one for one in asked if one.method == RANDOM and one.fraction == size]
     for mask in masks:
-        n = len({one.seed for one in matched if one.matched_to == mask.id} | pooled)
+        own = (one for one in random if one.matched_to == mask.id)
+        n = len({one.seed for one in own if _meets(one, mask.tasks or everything)})
         if n < board.control_seeds:
             expected = (
                 f"expected {board.control_seeds} random masks beside {mask.id} on the {board.name} board"
             )
             yield Found("treatments", f"{expected}, found {n}")
-            if config.controls.match == "pooled":
-                return

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from relbench.analysis.runs import language_of
 from relbench.relations import load_relation, relation_names
 from relbench.sweep_config import SweepConfig
 from relbench.taskfiles import languages_of
@@ -32,7 +33,7 @@ class Board:
         transfer_fraction: A mask size at which every mask meets every language; None for none.
         mode, positions: What is among those tried; None for no masks at all.
         control_seeds: Random masks of each size, at least.
-        least_relations, least_languages: How many.
+        least_relations, least_languages: How many are masked, at least.
         every_relation: Whether all relations that there are in its languages must be asked.
     """
 
@@ -64,12 +65,13 @@ class Board:
         if config.controls.seeds < self.control_seeds:
             expected = f"expected at least {self.control_seeds} random masks of each size {board}"
             yield Broken("controls.seeds", f"{expected}, found {config.controls.seeds}")
-        if len(config.relations) < self.least_relations:
-            expected = f"expected at least {self.least_relations} {board}"
-            yield Broken("relations", f"{expected}, found {len(config.relations)}")
-        if len(config.languages) < self.least_languages:
-            expected = f"expected at least {self.least_languages} {board}"
-            yield Broken("languages", f"{expected}, found {len(config.languages)}")
+        if len(config.tested_relations) < self.least_relations:
+            expected = f"expected at least {self.least_relations} to be masked {board}"
+            yield Broken("relations", f"{expected}, found {len(config.tested_relations)}")
+        codes = {language_of(name) for name in config.tested_concepts}
+        if len(codes) < self.least_languages:
+            expected = f"expected at least {self.least_languages} in which relations are masked {board}"
+            yield Broken("languages", f"{expected}, found {len(codes)}")
         if self.every_relation:
             asked = set(config.relations)
             for code in config.languages:
