@@ -42,6 +42,7 @@ class MethodConfig(_Part):
             other.
         shots: Few-shot examples before each scored prompt; the method's own number when not given.
         kinds: Unit kinds; the sweep's when not given.
+        limit: At most so many scored prompts a relation and language; the sweep's `detect_limit` when not given.
         options: The method's own options.
     """
 
@@ -51,6 +52,7 @@ class MethodConfig(_Part):
     template: str | None = None
     shots: int | None = Field(default=None, ge=0)
     kinds: tuple[str, ...] | None = None
+    limit: int | None = Field(default=None, ge=1)
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -416,7 +418,7 @@ class SweepConfig(_Part):
                 template=method.template,
                 shots=method.shots,
                 shots_seed=self.shots_seed,
-                limit=self.detect_limit,
+                limit=method.limit or self.detect_limit,
                 kinds=method.kinds or self.kinds,
                 seed=self.seed,
                 options=method.options,

@@ -181,6 +181,12 @@ def test_contrast_relations_are_read_but_not_masked(tiny_checkpoint: Path, tmp_p
     assert {s.relation for s in samples} == set(RAW["relations"])
 
 
+def test_a_costly_method_reads_fewer_prompts() -> None:
+    methods = ["lape", {"name": "auroc", "limit": 2}]
+    config = SweepConfig.from_dict({**RAW, "model": "smollm2-135m", "methods": methods}, "test")
+    assert [plan.limit for plan in config.scoring_plans()] == [3, 2]
+
+
 def test_continuations_are_asked_where_an_answer_was_lost(tmp_path: Path) -> None:
     from relbench.blocks import Block, asked
     from tests.relbench.records import sample
