@@ -15,7 +15,7 @@ from relbench.findings.reading import read_sweep
 from relbench.reports.page.about import about, words
 from relbench.reports.page.facts import page_facts
 from relbench.reports.page.packing import inert_json
-from relbench.reports.page.tables import FILTERS, filter_values, page_table
+from relbench.reports.page.tables import FILTERS, OVER_MASKS, filter_values, page_table
 
 FILE = "report.html"
 SCRIPTS = ("data.js", "filters.js", "tables.js", "facts.js", "heatmap.js", "page.js")
@@ -64,7 +64,9 @@ def write_page(directory: Path, findings: Findings, figures: Sequence[Path]) -> 
     page = _template((assets / "page.html.jinja").read_text(encoding="utf-8")).render(
         model=sweep.config.model,
         about=about(directory, sweep.config, findings),
-        tables=findings.tables,
+        first=[table for table in findings.tables if table.name in OVER_MASKS],
+        others=[table for table in findings.tables if table.name not in OVER_MASKS],
+        short=_short(findings),
         notes=[table["note"] for table in tables if table["note"]],
         embedded="; ".join(facts["notes"]),
         figures=_placed(shown, findings),
@@ -137,6 +139,15 @@ def _table_of(figure: str, findings: Findings) -> str | None:
         t.name for t in findings.tables if figure == t.name or figure.startswith((f"{t.name}-", f"{t.name}_"))
     ]
     return max(names, key=len, default=None)
+
+
+def _short(findings: Findings) -> dict[str, str]:
+    """Table → its title up to the colon, where no other one begins like that."""
+    begins = [table.title.partition(":")[0] for table in findings.tables]
+    return {
+        table.name: begin if begins.count(begin) == 1 else table.title
+        for table, begin in zip(findings.tables, begins, strict=True)
+    }
 
 
 def _placed(figures: Sequence[Figure], findings: Findings) -> dict[str | None, list[Figure]]:

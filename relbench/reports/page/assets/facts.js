@@ -72,6 +72,9 @@ function openFacts(masks, relation, language, subset) {
   const dialog = document.getElementById("facts");
   const state = { mask: masks[0] ?? null, subset, outcome: "" };
   document.getElementById("facts-title").textContent = `Facts of ${inWords(relation)} (${language})`;
+  const mask = document.getElementById("facts-mask");
+  mask.textContent = masks.length === 1 ? `under the mask ${masks[0]}` : "";
+  mask.hidden = masks.length !== 1;
   const controls = document.getElementById("facts-controls");
   const update = (event) => {
     state[event.target.name] = event.target.value;
@@ -79,7 +82,7 @@ function openFacts(masks, relation, language, subset) {
   };
   const all = Object.entries(SUBSETS).map(([name, { label }]) => [name, label]);
   controls.replaceChildren(
-    ...(masks.length ? [makeSelect("mask", "mask", masks.map((id) => [id, id]), state.mask, update)] : []),
+    ...(masks.length > 1 ? [makeSelect("mask", "mask", masks.map((id) => [id, id]), state.mask, update)] : []),
     makeSelect("subset", "facts", all, subset, update),
   );
   if (masks.length) {
@@ -131,9 +134,7 @@ function factTable(facts, masked) {
   const any = (key) => facts.some((fact) => fact[key] !== null);
   const hundredths = (value, signed) => (value === null || value === NO_CHANGE ? "–" : value === 0 && signed ? "0" : twoDecimals(value / 100, signed));
   const columns = [
-    ["fact", (fact) => fact.id, "id", (fact) => fact.id],
     ["subject", (fact) => fact.subject, "text", (fact) => fact.subject],
-    ...(any("prompt") ? [["prompt", (fact) => fact.prompt, "long", (fact) => fact.prompt]] : []),
     ["answer", (fact) => fact.answer, "text", (fact) => fact.answer],
     masked
       ? ["before → after", (fact) => OUTCOMES[fact.outcome], `outcome`, (fact) => Object.keys(OUTCOMES).indexOf(fact.outcome)]
@@ -142,6 +143,8 @@ function factTable(facts, masked) {
     ...(masked && any("change") ? [["its change", (fact) => hundredths(fact.change, true), "num", (fact) => fact.change]] : []),
     ...(any("saidBefore") ? [["says before", (fact) => fact.saidBefore ?? "–", "said", (fact) => fact.saidBefore ?? ""]] : []),
     ...(any("saidAfter") ? [["says after", (fact) => fact.saidAfter ?? "–", "said", (fact) => fact.saidAfter ?? ""]] : []),
+    ...(any("prompt") ? [["prompt", (fact) => fact.prompt, "long", (fact) => fact.prompt]] : []),
+    ["fact", (fact) => fact.id, "id", (fact) => fact.id],
   ];
   if (!facts.length) return make("p", { class: "none" }, "None.");
   const body = make("tbody");

@@ -31,6 +31,7 @@ class HeatMap {
     }
     this.state = Object.fromEntries(Object.entries(this.choices).map(([key, values]) => [key, values[0] ?? null]));
     this.state.measure = "delta";
+    if (this.choices.language.includes(this.state.mask_language)) this.state.language = this.state.mask_language;
     this.state.k = this.telling() ?? this.state.k;
     this.box = document.getElementById("map-box");
     this.readout = document.getElementById("readout");

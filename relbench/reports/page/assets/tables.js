@@ -1,6 +1,6 @@
 // Tables that sort, filter and open what their rows are made of.
 
-const FIRST_ROWS = 30;
+const FIRST_ROWS = 15;
 const MORE_ROWS = 300;
 
 class TableView {
