@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
-# Everything with a meaning somewhere in CommonMark or in what GitHub adds to it.
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~&:/\"'=^$])")
+# What has a meaning within a line of CommonMark, or in what GitHub adds to it (tables, strikethrough, mathematics,
+# addresses that become links by themselves); and what has one at its beginning.
+_SPECIAL = re.compile(r"[\\`*_\[\]<>#|~&!$]|:(?=/)|(?<=www)\.|^[-+=]|(?<=^\d)[.)]", re.IGNORECASE)
 _BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
 # With these a spreadsheet takes a cell for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -26,7 +27,7 @@ def markdown(text: str) -> str:
     An address or mention does not become a link either: what follows an @ is parted from it by a character
     without width.
     """
-    escaped = _SPECIAL.sub(r"\\\1", one_line(text))
+    escaped = _SPECIAL.sub(r"\\\g<0>", one_line(text))
     return escaped.replace("@", "@&#8288;")
 
 

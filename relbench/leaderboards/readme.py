@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from math import isinf
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ from relbench.leaderboards.boards import Boards, MethodEntry, ModelEntry, Transf
 from relbench.leaderboards.inert import markdown
 from relbench.leaderboards.submission import Submission
 from relbench.reports.formats import show
+from relbench.tables import Interval
 
 _HEAD = """\
 # relbench leaderboards
@@ -94,15 +96,20 @@ def _method_cells(entry: MethodEntry) -> list[str]:
         str(entry.rank),
         f"*{markdown(entry.name)}*" if method is None else markdown(entry.name),
         words.rank_values(entry.off_target_at_half),
-        show(entry.off_target_at_half_interval, "interval", "share"),
-        show(entry.mean_selectivity, "delta"),
+        _reached(entry.off_target_at_half_interval),
+        words.selectivity(entry.mean_selectivity),
         show(entry.mean_selectivity_interval, "interval", "delta"),
-        show(entry.random_selectivity, "delta"),
+        words.selectivity(entry.random_selectivity),
         markdown(entry.basis),
         show(method.seconds if method else None, "seconds"),
         show(method.bytes if method else None, "bytes"),
         _link(entry.submission),
     ]
+
+
+def _reached(interval: Interval | None) -> str:
+    """The interval, unless hardly any draw reaches half: the estimate beside it says so already."""
+    return "–" if interval is None or isinf(interval.low) else show(interval, "interval", "share")
 
 
 def _models(entries: Sequence[ModelEntry]) -> list[str]:

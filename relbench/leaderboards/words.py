@@ -83,3 +83,8 @@ def page_name(submission: Submission) -> str:
 def rank_values(value: float | None) -> str:
     """Off-target loss at half target loss in words; None is "not reached"."""
     return "not reached" if value is None else show(value, "share")
+
+
+def selectivity(value: float | None) -> str:
+    """A mean selectivity in words; what is left beyond the third decimal is noise and reads as 0."""
+    return show(None if value is None else round(value, 3) + 0.0, "delta")

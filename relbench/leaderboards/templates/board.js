@@ -35,7 +35,7 @@ function filter() {
   for (const board of document.querySelectorAll("section.board:not([data-row])")) {
     board.hidden = ![...board.querySelectorAll("tbody tr[data-model]")].some((row) => !row.hidden);
   }
-  form.querySelector(".count").value = `${shown} of ${rows.length} ${shown === 1 ? "row" : "rows"}`;
+  form.querySelector(".count").value = `${shown} of ${rows.length} shown`;
 }
 
 function remember() {
