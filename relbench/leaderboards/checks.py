@@ -108,11 +108,9 @@ def parsed_config(submission: Submission) -> SweepConfig | list[Found]:
 
 
 def _config_findings(submission: Submission, config: SweepConfig) -> Iterator[Found]:
-    # Compared as text: True == 1, and a tuple is written as a list.
-    if canonical_json(config.to_dict()) != canonical_json(submission.config):
-        whole = config.to_dict()
-        odd = sorted(key for key in whole if _differ(whole[key], submission.config.get(key)))
-        yield Found(f"config.{odd[0]}", "expected the resolved config with every key, found it shortened")
+    # A key that is not there has its default: configs are older than keys that were added since.
+    for field in _unresolved(submission.config, config.to_dict(), "config"):
+        yield Found(field, "expected the value as a sweep resolves it, found it otherwise")
         return
     known = set(relation_names())
     for field in ("relations", "contrast_relations"):
@@ -132,6 +130,18 @@ def _config_findings(submission: Submission, config: SweepConfig) -> Iterator[Fo
         yield Found("config.model", f"expected {submission.model.source!r}, found {quoted(config.model)}")
     if config.dtype != submission.model.dtype:
         yield Found("config.dtype", f"expected {submission.model.dtype!r}, found {config.dtype!r}")
+
+
+def _unresolved(given: Any, resolved: Any, field: str) -> Iterator[str]:
+    """Fields of a config that reading it changes."""
+    if isinstance(given, dict) and isinstance(resolved, dict):
+        for key in given:
+            yield from _unresolved(given[key], resolved.get(key), f"{field}.{key}")
+    elif isinstance(given, list) and isinstance(resolved, list) and len(given) == len(resolved):
+        for number, (one, other) in enumerate(zip(given, resolved, strict=True)):
+            yield from _unresolved(one, other, f"{field}[{number}]")
+    elif _differ(given, resolved):
+        yield field
 
 
 def _differ(one: Any, other: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from relbench.leaderboards.limits import LINE, PROBLEMS, QUOTED
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Problem:
     """One thing that is wrong.
 
@@ -22,6 +23,13 @@ class Problem:
     file: str
     field: str
     what: str
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What problems are sorted by: `rows[9]` comes before `rows[10]`."""
+        parts = re.split(r"([0-9]{1,9})", self.field)
+        numbers = tuple((int(part), "") if number % 2 else (-1, part) for number, part in enumerate(parts))
+        return (self.file, numbers, self.what)
 
     def __str__(self) -> str:
         where = f"{self.file}: {self.field}: " if self.field else f"{self.file}: "

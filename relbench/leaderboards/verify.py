@@ -91,7 +91,7 @@ def verify(
             file = submission.path.relative_to(root).as_posix()
             progress(file)
             problems += limited(file, submission_problems(submission, root, rules, past))
-    return Verified(tuple(submissions), tuple(sorted(set(problems))))
+    return Verified(tuple(submissions), tuple(sorted(set(problems), key=lambda one: one.place)))
 
 
 def submission_problems(submission: Submission, root: Path, rules: Rules, past: Past) -> list[Problem]:
@@ -182,9 +182,11 @@ def identities(submission: Submission) -> Mapping[str, str]:
     The same weights under the same config, tasks and version of the code are the same run, whoever did it and on
     whatever machine.
     """
+    resolved = parsed_config(submission)
+    whole = submission.config if isinstance(resolved, list) else resolved.to_dict()
     config = {
         key: value
-        for key, value in submission.config.items()
+        for key, value in whole.items()
         if key not in ("model", "device", "batch_size", "log_samples")
     }
     run = [submission.model.id.fingerprint, submission.data_version, config]
