@@ -7,7 +7,7 @@ reads as 0, one below .005 has two significant digits. Minus signs are real ones
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isinf
+from math import inf, isinf
 from typing import Any
 
 from relbench.tables import Column, Kind, Table
@@ -39,8 +39,8 @@ def show(value: Any, kind: Kind, of: Kind = "number") -> str:
     if value is None:
         return NOTHING
     if kind == "interval":
-        low, high = (_bound(bound, of) for bound in value)
-        return f"[{low}, {high}]"
+        low, high = value
+        return NOT_REACHED if low == inf else f"[{_bound(low, of)}, {_bound(high, of)}]"
     if isinstance(value, float) and isinf(value):
         return NOT_REACHED if value > 0 else f"−{INFINITE}"
     return _SHOWN[kind](value).replace("-", "−") if is_right_aligned(kind) else _SHOWN[kind](value)

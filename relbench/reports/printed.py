@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relbench.reports.formats import NOTHING, is_right_aligned, show_rows
+from relbench.reports.formats import NOT_REACHED, NOTHING, is_right_aligned, show_rows
 from relbench.tables import Column, Table
 
 INTERVAL = "95 % interval"
@@ -65,10 +65,7 @@ def printed(table: Table) -> Printed:
         label, interval = column.label, intervals.get(column.key)
         if interval is not None:
             bounds = cells[by_key[interval.key]]
-            values = tuple(
-                value if bound == NOTHING else f"{value} {bound}"
-                for value, bound in zip(values, bounds, strict=True)
-            )
+            values = tuple(_joined(*pair) for pair in zip(values, bounds, strict=True))
             if any(bound != NOTHING for bound in bounds):
                 brackets = brackets or interval.label == INTERVAL
                 label += "" if interval.label == INTERVAL else f" [{interval.label}]"
@@ -80,6 +77,12 @@ def printed(table: Table) -> Printed:
     if everywhere:
         notes.append(f"In every row: {'; '.join(everywhere)}.")
     return Printed(tuple(columns), tuple(zip(*printed_cells, strict=True)), tuple(notes))
+
+
+def _joined(value: str, interval: str) -> str:
+    if interval == NOTHING:
+        return value
+    return interval if interval == NOT_REACHED else f"{value} {interval}"
 
 
 def _is_name(column: Column) -> bool:
