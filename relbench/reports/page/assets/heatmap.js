@@ -30,7 +30,9 @@ class HeatMap {
       if (this.choices[key].length > 1) this.choices[key].push(ALL);
     }
     this.state = Object.fromEntries(Object.entries(this.choices).map(([key, values]) => [key, values[0] ?? null]));
-    this.state.measure = "delta";
+    // Without a testable relation there is no change of recall to read.
+    const testable = this.rows.some((row) => table.column("delta").value(row) !== null);
+    this.state.measure = testable ? "delta" : "logprob";
     if (this.choices.language.includes(this.state.mask_language)) this.state.language = this.state.mask_language;
     this.state.k = this.telling() ?? this.state.k;
     this.box = document.getElementById("map-box");
