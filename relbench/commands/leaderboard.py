@@ -13,7 +13,7 @@ _ROOT = "leaderboards"
 
 @click.group()
 def leaderboard() -> None:
-    """Add sweeps to the leaderboards, and check that every number there comes from its samples."""
+    """Submissions from sweeps, their verification, the boards made from them, and other formats."""
 
 
 @leaderboard.command()
@@ -142,6 +142,110 @@ def config(submission: Path, out: Path) -> None:
     with atomic_write(out) as file:
         yaml.safe_dump(made.to_dict(), file, sort_keys=False, allow_unicode=True)
     click.echo(f"wrote {out}")
+
+
+@leaderboard.command()
+@click.argument("root", type=click.Path(path_type=Path), default=_ROOT)
+@click.option("--check", is_flag=True, help="Write nothing; fail and name what is stale.")
+def build(root: Path, check: bool) -> None:
+    """Render the boards under ROOT: README.md, tables/ and site/. The same submissions give the same bytes."""
+    from relbench.leaderboards.build import build as render
+
+    built = render(root, check=check)
+    if check:
+        if built.stale:
+            click.echo(f"relbench: error: stale; run `relbench leaderboard build {root}`", err=True)
+            _refuse([str(root / name) for name in built.stale])
+        click.echo(f"{len(built.files)} files are fresh")
+        return
+    for name in built.removed:
+        click.echo(f"removed {root / name}")
+    for name in built.changed:
+        click.echo(f"wrote {root / name}")
+    if not built.stale:
+        click.echo(f"{len(built.files)} files were fresh")
+
+
+@leaderboard.command()
+@click.argument("root", type=click.Path(path_type=Path), default=_ROOT)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one."
+)
+def serve(root: Path, port: int) -> None:
+    """Show the site under ROOT at 127.0.0.1, for this machine only, until Ctrl-C."""
+    from relbench.leaderboards.serve import make_server
+
+    with make_server(root, port) as server:
+        click.echo(f"http://{server.server_address[0]!s}:{server.server_port}/  (Ctrl-C ends it)")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            click.echo("")
+
+
+@leaderboard.command()
+@click.argument("submission", type=click.Path(path_type=Path))
+@click.option(
+    "--as",
+    "form",
+    required=True,
+    type=click.Choice(["model-index", "eval-results", "every-eval-ever"]),
+    help="model-index: metadata of a Hugging Face model card; eval-results: a file for .eval_results/; "
+    "every-eval-ever: a record of that schema.",
+)
+@click.option("--dataset", help="With eval-results: the benchmark's dataset on the hub, <org>/<name>.")
+@click.option(
+    "--relationship",
+    type=click.Choice(["first_party", "third_party", "collaborative", "other"]),
+    help="With every-eval-ever: of the submitter to the model's developer  [default: third_party].",
+)
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="The file to write.")
+def export(submission: Path, form: str, dataset: str | None, relationship: str | None, out: Path) -> None:
+    """Write the results of a SUBMISSION in another format."""
+    from interventions.errors import UserError
+    from interventions.files import atomic_write
+    from relbench.leaderboards.exports.every_eval_ever import every_eval_ever
+    from relbench.leaderboards.exports.hub import eval_results, model_index
+    from relbench.leaderboards.submission import read_submission
+
+    if (dataset is not None) != (form == "eval-results"):
+        raise UserError("--dataset belongs to --as eval-results, which needs it")
+    if relationship is not None and form != "every-eval-ever":
+        raise UserError("--relationship is for --as every-eval-ever")
+    read = read_submission(submission, submission.name)
+    if isinstance(read, list):
+        raise UserError(str(read[0]))
+    if form == "model-index":
+        text = model_index(read)
+    elif dataset is not None:
+        text = eval_results(read, dataset)
+    else:
+        text = every_eval_ever(read, relationship or "third_party")
+    with atomic_write(out) as file:
+        file.write(text)
+    click.echo(f"wrote {out}")
+
+
+@leaderboard.command()
+@click.argument("submission", type=click.Path(path_type=Path))
+@click.option("--repo", required=True, metavar="ORG/NAME", help="The dataset on the hub; it must exist.")
+@click.option("--pull-request", is_flag=True, help="Propose the commit instead of making it.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@click.option("--yes", is_flag=True, help="Send without asking.")
+def push(submission: Path, repo: str, pull_request: bool, dry_run: bool, yes: bool) -> None:
+    """Send the files of a SUBMISSION to a dataset on the Hugging Face hub."""
+    from relbench.leaderboards.push import push as send
+    from relbench.leaderboards.push import uploads
+
+    read, files = uploads(submission)
+    for one in files:
+        click.echo(f"{one.target}  {one.size:,} bytes")
+    if dry_run:
+        click.echo(f"nothing is sent to {repo}: --dry-run")
+        return
+    if not yes:
+        click.confirm(f"Send these {len(files)} files to the dataset {repo}?", abort=True)
+    click.echo(send(read, files, repo, pull_request=pull_request))
 
 
 def _say(what: str) -> None:

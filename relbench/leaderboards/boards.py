@@ -13,8 +13,10 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from relbench.analysis.curve import ALL_LANGUAGES
+from relbench.analysis.runs import language_of, relation_of
 from relbench.leaderboards.ranking import Rank, Score, ranks
 from relbench.leaderboards.submission import Method, Row, Submission
+from relbench.prompts import concept
 from relbench.tables import Interval
 from relbench.taskfiles import task_name
 from relbench.treatments import RANDOM, TOP_K
@@ -47,7 +49,7 @@ class Section(NamedTuple):
     Attributes:
         model, kinds, data_version: What was masked, and what was asked.
         asked: How.
-        relations, languages: That were masked and evaluated.
+        concepts: That were masked, and on which masks were evaluated.
         sizes: Mask sizes, shares of the FFN neurons or numbers of units.
         mode, positions: What masks did.
     """
@@ -56,11 +58,20 @@ class Section(NamedTuple):
     kinds: tuple[str, ...]
     data_version: str
     asked: Asked
-    relations: tuple[str, ...]
-    languages: tuple[str, ...]
+    concepts: tuple[str, ...]
     sizes: tuple[float, ...]
     mode: str
     positions: str
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """Relations that were masked."""
+        return tuple(sorted({relation_of(concept) for concept in self.concepts}))
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Languages in which they were."""
+        return tuple(sorted({language_of(concept) for concept in self.concepts}))
 
 
 class Point(NamedTuple):
@@ -316,8 +327,7 @@ def _section(submission: Submission, kinds: tuple[str, ...], row: Row) -> Sectio
         kinds=tuple(sorted(kinds)),
         data_version=submission.data_version,
         asked=asked(submission),
-        relations=_names(config.get("relations")),
-        languages=_names(config.get("languages")),
+        concepts=_masked(config),
         sizes=tuple(sorted(size for size in sizes if isinstance(size, int | float))),
         mode=_text(row, "mode"),
         positions=_text(row, "positions"),
@@ -527,8 +537,15 @@ def _sequence(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    return tuple(sorted(map(str, _sequence(value))))
+def _masked(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The concepts that a config masks: those it names, else every relation in every language."""
+    named = _sequence(config.get("concepts"))
+    every = (
+        concept(str(relation), str(language))
+        for relation in _sequence(config.get("relations"))
+        for language in _sequence(config.get("languages"))
+    )
+    return tuple(sorted(set(map(str, named) if named else every)))
 
 
 def _first(value: Any, default: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Submissions in the formats of others."""
