@@ -16,6 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from relbench.languages import LANGUAGES
 from tests.relbench.installs import ROOT, build_wheel
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -117,6 +118,7 @@ def test_the_wheel_holds_the_packages_the_probes_and_the_entry_points(tmp_path: 
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {*PACKAGES, "relbench_lm.py"}
     assert any(name.startswith("relbench/_tasks/") for name in names)
+    assert {f"relbench/neutral/{code}.txt" for code in LANGUAGES} <= set(names)
     assert any(name.endswith("/LICENSE") for name in names)
     assert not any("__pycache__" in name or name.endswith(".pyc") for name in names)
     assert points["console_scripts"]["relbench"] == "relbench_lm:main"
