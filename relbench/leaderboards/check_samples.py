@@ -43,6 +43,8 @@ def read_checked(submission: Submission, config: SweepConfig) -> Read:
     read = Read()
     try:
         path = submission.path.parent / submission.samples.path
+        if path.parent.is_symlink():
+            raise Refused("expected a file in a folder, found a symbolic link, which is not followed")
         digest = hashlib.sha256()
         with open_regular(path, SAMPLES_BYTES) as file:
             while block := file.read(_BLOCK):

@@ -24,3 +24,6 @@ PROBLEMS = 50
 QUOTED = 80
 # Characters of a message.
 LINE = 1000
+# Largest number and longest text in a table of results.
+CELL = 10**15
+CELL_TEXT = 300

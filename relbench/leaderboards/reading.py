@@ -124,8 +124,8 @@ def _finite(text: str) -> float:
 
 
 def _integer(text: str) -> int:
-    if len(text) > INTEGER_DIGITS:
-        raise Refused(f"expected integers of at most {INTEGER_DIGITS} digits, found {len(text)}")
+    if len(text.lstrip("-")) > INTEGER_DIGITS:
+        raise Refused(f"expected integers of at most {INTEGER_DIGITS} digits, found more")
     return int(text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from interventions.model_id import ModelId
-from relbench.leaderboards.problems import Problem, Refused
+from relbench.leaderboards.limits import CELL, CELL_TEXT
+from relbench.leaderboards.problems import Problem, Refused, quoted
 from relbench.leaderboards.reading import read_json
 from relbench.leaderboards.schema import schema_problems
 from relbench.leaderboards.tree import submission_files
@@ -277,7 +279,7 @@ def read_submission(path: Path, file: str) -> Submission | list[Problem]:
         raw = read_json(path)
     except Refused as refusal:
         return [Problem(file, refusal.field, refusal.what)]
-    problems = schema_problems(file, raw, load_schema()) or list(_table_problems(file, raw["results"]))
+    problems = schema_problems(file, raw, _schema_but_cells()) or list(_table_problems(file, raw["results"]))
     if problems:
         return problems
     try:
@@ -286,12 +288,36 @@ def read_submission(path: Path, file: str) -> Submission | list[Problem]:
         return [Problem(file, "model.id", f"expected the identity of a model, found that {error}")]
 
 
+@cache
+def _schema_but_cells() -> Mapping[str, Any]:
+    """The schema without what it says of the values in tables, of which there may be a million."""
+    schema = copy.deepcopy(load_schema())
+    del schema["$defs"]["table"]["properties"]["rows"]["items"]["items"]
+    return schema
+
+
 def _table_problems(file: str, results: Mapping[str, Any]) -> Iterator[Problem]:
+    """What the schema says of the values in tables, and that rows are as long as their columns."""
     for name, table in results.items():
         for number, row in enumerate(table["rows"]):
+            field = f"results.{name}.rows[{number}]"
             if len(row) != len(table["columns"]):
-                found = f"expected {len(table['columns'])} values, found {len(row)}"
-                yield Problem(file, f"results.{name}.rows[{number}]", found)
+                yield Problem(file, field, f"expected {len(table['columns'])} values, found {len(row)}")
+            for place, value in enumerate(row):
+                if not _is_cell(value):
+                    expected = "expected a number, text, true, false, null or an interval"
+                    yield Problem(file, f"{field}[{place}]", f"{expected}, found {quoted(value)}")
+
+
+def _is_cell(value: Any) -> bool:
+    if isinstance(value, list):
+        return len(value) == 2 and all(
+            one is None or (isinstance(one, (int, float)) and not isinstance(one, bool) and abs(one) <= CELL)
+            for one in value
+        )
+    if isinstance(value, str):
+        return len(value) <= CELL_TEXT
+    return not isinstance(value, dict) and (value is None or abs(value) <= CELL)
 
 
 def read_submissions(root: Path) -> Iterator[Submission]:
