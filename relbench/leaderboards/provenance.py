@@ -105,9 +105,8 @@ def _groups(submission: Submission) -> Iterator[Group]:
 
 def _method(method: Method) -> Group:
     cost = [
-        show(value, kind)
-        for value, kind in ((method.seconds, "seconds"), (method.bytes, "bytes"))
-        if value is not None
+        *([] if method.seconds is None else [show(method.seconds, "seconds")]),
+        *([] if method.bytes is None else [show(method.bytes, "bytes")]),
     ]
     commit = method.code.get("commit")
     changed = ", with changes" if method.code.get("modified") else ""

@@ -77,11 +77,13 @@ def push(
         UserError: huggingface_hub is missing, or the hub refuses.
     """
     try:
-        import httpx
         from huggingface_hub import CommitOperationAdd, HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     except ImportError as error:
         raise UserError("pushing needs huggingface_hub; install relbench-lm[hub]") from error
+    # The errors of whichever HTTP library the hub's is built on.
+    bases = [one for one in HfHubHTTPError.__mro__ if issubclass(one, Exception)]
+    transport = next((one for one in bases if one.__name__ == "HTTPError"), HfHubHTTPError)
     operations = [CommitOperationAdd(path_in_repo=one.target, path_or_fileobj=one.path) for one in files]
     try:
         done = HfApi(endpoint=endpoint).create_commit(
@@ -91,6 +93,6 @@ def push(
             commit_message=f"Submission {submission.id} on {submission.model.id.name}",
             create_pr=pull_request,
         )
-    except (HfHubHTTPError, HFValidationError, httpx.HTTPError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, transport, OSError) as error:
         raise UserError(f"the hub did not take {repo}: {error}") from error
     return str(done.pr_url or done.commit_url)
