@@ -1,0 +1,1 @@
+"""Figures of what a sweep found, one module a table."""
