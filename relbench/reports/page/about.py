@@ -43,7 +43,7 @@ def about(directory: Path, config: SweepConfig, findings: Findings) -> list[Entr
         "Questions": _questions(config, findings),
         "Relations": [", ".join(map(words, config.relations))],
         "Languages": [", ".join(map(_language, config.languages))],
-        "Scoring methods": map(_method, (*config.methods, *config.scores)),
+        "Scoring methods": [*map(_method, config.methods), *map(_method, config.scores)],
         "Masks": _masks(config) if config.methods or config.scores else ["none: the baseline alone"],
         "Made with": _made_with(directory),
         "Answers": [f"samples.jsonl, SHA-256 {sha256_file(directory / 'samples.jsonl')[:_DIGITS]}…"],

@@ -108,7 +108,7 @@ def _column(table: Table, column: Column, values: Sequence[Any]) -> dict[str, An
     of = bounded_kind(table, column)
     distinct = sorted({value for value in values if value is not None}, key=_order(column))
     number = {value: index for index, value in enumerate(distinct, start=1)}
-    packed = {
+    packed: dict[str, Any] = {
         "key": column.key,
         "label": column.label,
         "kind": column.kind,

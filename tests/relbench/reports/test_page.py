@@ -569,6 +569,16 @@ def test_a_phone_scrolls_tables_in_their_boxes_and_never_the_page(
     assert browser.complaints == []
 
 
+# Ink and ground of an element, painted, so that whatever notation they have becomes red, green and blue.
+_PAINTED = """const context = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+const style = getComputedStyle(arguments[0]);
+return [style.color, style.backgroundColor].map((colour) => {
+  context.fillStyle = colour;
+  context.fillRect(0, 0, 1, 1);
+  return `rgb(${[...context.getImageData(0, 0, 1, 1).data].slice(0, 3).join(", ")})`;
+});"""
+
+
 def _luminance(colour: str) -> float:
     """Relative luminance of WCAG 2 of `rgb(r, g, b)`."""
     linear = [
@@ -588,6 +598,10 @@ def test_dark_colours_follow_the_reader_and_the_button(browser: Browser, made: M
             ink = _luminance(browser.style(element, "color"))
             light, deep = max(ink, paper[dark]), min(ink, paper[dark])
             assert (light + 0.05) / (deep + 0.05) >= 4.5, f"{element} is hard to read"
+        for cell in browser.all(".cell"):
+            pair = browser.run(_PAINTED, cell)
+            light, deep = max(map(_luminance, pair)), min(map(_luminance, pair))
+            assert (light + 0.05) / (deep + 0.05) >= 4.4, f"{cell.text} is hard to read"
     assert paper[False] > 0.8 and paper[True] < 0.1
     button = browser.one("#theme")
     for expected in (False, True):

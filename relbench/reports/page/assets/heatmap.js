@@ -195,6 +195,7 @@ class HeatMap {
     const shown = value === null ? "–" : rows.length === 1 ? this.table.text(rows[0], this.state.measure) : twoDecimals(value, signed);
     const words = this.describe(name, column, rows, shown);
     const button = make("button", { type: "button", class: "cell", tabindex: "-1", "data-masked": name, "data-evaluated": column, "aria-label": words }, shown);
+    if (shown.length > 5) button.classList.add("tight");
     if (name === column) button.classList.add("own");
     const testable = this.table.text(rows[0], "testable") === "yes";
     if (value === null || (!testable && this.state.measure !== "logprob" && this.state.measure !== "gain")) button.classList.add("untestable");
@@ -202,7 +203,8 @@ class HeatMap {
       const share = Math.min(1, Math.abs(value) / this.scale);
       button.style.setProperty("--side", measure.sign * value < 0 ? "var(--negative)" : "var(--positive)");
       button.style.setProperty("--share", `${Math.round(100 * share)}%`);
-      button.classList.toggle("strong", share > 0.55);
+      button.classList.toggle("strong", share > 0.8);
+      button.classList.toggle("medium", share > 0.62);
     }
     const show = () => this.showTip(button, words);
     button.addEventListener("mouseenter", show);
