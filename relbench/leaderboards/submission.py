@@ -236,9 +236,9 @@ def _table_dict(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def cell_to_json(value: Any) -> Any:
-    """A table's value in JSON; an interval becomes a list, an infinite bound null."""
+    """A table's value in JSON; an interval becomes a list, a bound that was not reached null."""
     if isinstance(value, Interval):
-        return [None if bound in (float("inf"), float("-inf")) else bound for bound in value]
+        return [None if bound == float("inf") else bound for bound in value]
     return value
 
 
@@ -253,7 +253,7 @@ def _cell(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     low, high = value
-    return Interval(float("-inf") if low is None else low, float("inf") if high is None else high)
+    return Interval(float("inf") if low is None else low, float("inf") if high is None else high)
 
 
 @cache

@@ -84,7 +84,8 @@ def verify(
         else:
             problems += limited(file, read)
     problems += _orphans(root, submissions)
-    problems += duplicates(root, submissions)
+    # Of two that are the same, the one that is asked about is the later.
+    problems += duplicates(root, sorted(submissions, key=lambda one: one.path == only))
     for submission in submissions:
         if only is None or submission.path == only:
             assert submission.path is not None
