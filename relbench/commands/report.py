@@ -1,4 +1,4 @@
-"""`relbench report`: tables and figures from a sweep directory."""
+"""`relbench report`: tables, figures and a page from a sweep directory."""
 
 from __future__ import annotations
 
@@ -10,19 +10,35 @@ import click
 @click.command()
 @click.argument("directory", type=click.Path())
 def report(directory: str) -> None:
-    """Print the tables of a sweep DIRECTORY and write CSV files and heat maps into it."""
+    """Print what a sweep DIRECTORY found, and write deltas, tables, figures and a page into it.
+
+    deltas.csv and deltas.parquet have every mask on every relation; tables/ everything else as CSV, Markdown and
+    LaTeX; figures/ SVG and PNG; report.html all of it, to open in a browser.
+    """
     show_report(Path(directory))
 
 
 def show_report(directory: Path) -> None:
     """Print a sweep's tables, and write and name its files."""
     from relbench.console import console
-    from relbench.report import make_report, method_tables, recall_table, write_report
+    from relbench.findings import make_findings
+    from relbench.reports.terminal import terminal_tables
+    from relbench.reports.write import write_report
 
-    made = make_report(directory)
+    findings = make_findings(directory)
     terminal = console()
-    for table in method_tables(made) or [recall_table(made)]:
+    for table in terminal_tables(findings):
         terminal.print(table)
-    for path in write_report(directory, made):
-        click.echo(f"wrote {path}")
+    written = write_report(directory, findings)
+    for place, paths in _by_place(directory, written).items():
+        click.echo(f"wrote {place}" + (f" ({len(paths)} files)" if len(paths) > 1 else ""))
     click.echo(f"samples: {directory / 'samples.jsonl'}")
+
+
+def _by_place(directory: Path, written: list[Path]) -> dict[str, list[Path]]:
+    """Files of the directory itself by name, those of a folder together."""
+    places: dict[str, list[Path]] = {}
+    for path in written:
+        inside = path.parent != directory
+        places.setdefault(f"{path.parent}/" if inside else str(path), []).append(path)
+    return places

@@ -26,6 +26,7 @@ def continuation_table(found: Flips) -> Table:
         wrong = [flip.became if lost else flip.was for flip in flips]
         return (
             *mask_values(treatment),
+            treatment.selection,
             treatment.seed,
             *evaluated_values(evaluated),
             "lost" if lost else "gained",
@@ -40,6 +41,7 @@ def continuation_table(found: Flips) -> Table:
         f"what was said before. Shares of: {named}.",
         (
             *MASK,
+            Column("selection", "selection", "text"),
             Column("seed", "seed", "count"),
             *EVALUATED,
             Column("flip", "facts", "text"),
@@ -58,6 +60,7 @@ def flip_table(found: Flips) -> Table:
         "What the model says greedily before and after, and what that is.",
         (
             *MASK,
+            Column("selection", "selection", "text"),
             *EVALUATED,
             Column("fact", "fact", "text"),
             Column("before", "before", "text"),
@@ -68,6 +71,7 @@ def flip_table(found: Flips) -> Table:
         [
             (
                 *mask_values(treatment),
+                treatment.selection,
                 flip.before.relation,
                 flip.before.language,
                 flip.before.fact_id,

@@ -55,7 +55,8 @@ def show_rows(table: Table) -> list[list[str]]:
 def _bound(bound: float, of: Kind) -> str:
     if isinf(bound):
         return INFINITE if bound > 0 else f"−{INFINITE}"
-    return show(bound, of)
+    # Two decimals in any case: bounds are rough, and read beside an estimate.
+    return show(round(bound, 2) + 0.0 if of in ("share", "delta", "logprob") else bound, of)
 
 
 def _two_decimals(value: float) -> str:

@@ -35,10 +35,10 @@ def _figure(title: str, rows: Sequence[Row]) -> Any:
         by_relation = {row["masked"]: row for row in rows if (row["k"], row["bands"]) == (k, bands)}
         own = [by_relation.get(relation) for relation in relations]
         shown = (
-            _dots("one band alone, or any of several", "#E69F00", "o", True, own, "band_loss"),
+            _dots("one band alone, or any of several", "#E69F00", "s", True, own, "band_loss"),
             _dots("all units up to the last rank", "#0072B2", "o", False, own, "whole_loss"),
         )
-        dot_plot(one, labels, shown, joined=True)
+        dot_plot(one, labels, shown)
         what = f"ranks {bands}" if n_bands == 1 else f"any of {n_bands} bands"
         one.set_title(f"{what}\nagainst all {k:,}")
         if number + n_columns >= len(panels):

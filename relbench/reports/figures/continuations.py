@@ -9,7 +9,7 @@ from relbench.analysis.continuations import CLASSES
 from relbench.reports.figures import style
 from relbench.reports.figures.named import Named, file_name
 from relbench.tables import Table
-from relbench.treatments import RANDOM
+from relbench.treatments import RANDOM, TOP_K
 
 Row = Mapping[str, Any]
 
@@ -19,7 +19,7 @@ _FILLS = (("#0072B2", ""), ("#E69F00", "//"), ("#56B4E9", ".."), ("#333333", "")
 
 def draw(table: Table) -> Iterator[Named]:
     """`continuations`: bars for each method and size, the masked relation beside others."""
-    rows = [row for row in table.rows if row["flip"] == "lost"]
+    rows = [row for row in table.rows if row["flip"] == "lost" and row["selection"] == TOP_K]
     for parts, title, members in style.split(rows, ("mode", "positions")):
         yield Named(file_name("continuations", parts), _figure(title, members))
 
@@ -58,7 +58,7 @@ def _figure(title: str, rows: Sequence[Row]) -> Any:
                 shown[name] = bar
                 left += share
             one.text(1.02, place, f"{facts:,}", va="center", fontsize=7)
-        one.set_title("the masked relation" if on_target else "other relations")
+        one.set_title("the masked relation" if on_target else "other relations (of random masks: all)")
         one.set_xlabel("share of lost facts (at the right: their number)")
         one.set_xlim(0, 1)
     axes[0][0].set_yticks(range(len(bars)), [f"{style.method_name(m)}, {k:,} units" for _, m, k in bars])

@@ -39,10 +39,14 @@ def _figure(title: str, rows: Sequence[Row], look: Mapping[str, style.Look]) -> 
             one.set_ylabel("recall")
         if number + n_columns >= len(relations):
             one.set_xlabel("units off")
-            one.tick_params(labelbottom=True, which="both")
+            one.tick_params(labelbottom=True)
     for one in flat[len(relations) :]:
         one.set_visible(False)
+    sizes = sorted({row["k"] for row in rows})
     flat[0].set_xscale("log")
+    flat[0].set_xticks(sizes, [f"{k:,}" for k in sizes])
+    flat[0].set_xticks([], minor=True)
+    flat[0].set_xlim(sizes[0] / 1.4, sizes[-1] * 1.4)
     flat[0].set_ylim(-0.03, 1.03)
     style.title(figure, f"Recall of the masked relation as more units are off{title}")
     style.figure_legend(figure, handles)

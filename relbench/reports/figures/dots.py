@@ -33,14 +33,13 @@ class Dots(NamedTuple):
     intervals: Sequence[Interval | None]
 
 
-def dot_plot(axes: Axes, labels: Sequence[str], found: Sequence[Dots], *, joined: bool = False) -> None:
+def dot_plot(axes: Axes, labels: Sequence[str], found: Sequence[Dots]) -> None:
     """Draw estimates, the first row on top.
 
     Args:
         axes: Where.
         labels: Of the rows.
         found: What to draw in each.
-        joined: Whether a line joins the estimates of a row.
     """
     rows = range(len(labels))
     axes.set_yticks(rows, labels)
@@ -48,12 +47,8 @@ def dot_plot(axes: Axes, labels: Sequence[str], found: Sequence[Dots], *, joined
     axes.tick_params(axis="y", length=0)
     for row in rows:
         axes.axhline(row, color="#e8e8e8", linewidth=0.6, zorder=0)
-        values = [one.values[row] for one in found]
-        there = [value for value in values if value is not None]
-        if joined and len(there) > 1:
-            axes.plot([min(there), max(there)], [row, row], color="#9a9a9a", linewidth=1.2, zorder=1)
     for number, one in enumerate(found):
-        shift = 0 if joined else 0.22 * (number - (len(found) - 1) / 2)
+        shift = 0.22 * (number - (len(found) - 1) / 2)
         for row in rows:
             value, interval = one.values[row], one.intervals[row]
             if value is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from interventions.files import atomic_write
@@ -19,7 +20,7 @@ GREY = "#7f7f7f"
 # Signed changes: red for losses, blue for gains, white at zero; the numbers in the cells say the same in grey.
 DIVERGING = "RdBu"
 # Shares: light to dark, also in grey.
-SEQUENTIAL = "cividis_r"
+SEQUENTIAL = "Blues"
 
 _RC: Any = {
     "font.family": "sans-serif",
@@ -202,8 +203,10 @@ def method_handle(look: Look, name: str) -> Any:
 
 
 def title(figure: Figure, text: str) -> None:
-    """A figure's title, at its left."""
-    figure.suptitle(text, x=0.01, ha="left", fontsize=9.5)
+    """A figure's title, at its left, in lines that fit."""
+    fitting = int(figure.get_figwidth() / 0.083)
+    lines = [part for line in text.splitlines() for part in wrap(line, fitting)]
+    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=9.5)
 
 
 def draw_in_style() -> Any:

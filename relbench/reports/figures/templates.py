@@ -22,7 +22,9 @@ def draw(table: Table) -> Iterator[Named]:
 def _figure(rows: Sequence[Row], look: Mapping[str, style.Look]) -> Any:
     panels = list(dict.fromkeys((row["template"], row["shots"]) for row in rows))
     n_rows, n_columns = style.grid_of(len(panels), 3)
-    figure, axes = style.panels(n_rows, n_columns, width=3.2, height=3.1, share=True, extra=1.3)
+    figure, axes = style.panels(
+        n_rows, n_columns, width=4.6 if len(panels) == 1 else 3.3, height=3.1, share=True, extra=1.3
+    )
     flat = [one for row in axes for one in row]
     sizes = sorted({row["k"] for row in rows})
     shown: dict[str, Any] = {}
@@ -59,7 +61,7 @@ def _figure(rows: Sequence[Row], look: Mapping[str, style.Look]) -> Any:
     flat[0].set_ylim(-0.03, 1.03)
     style.title(
         figure,
-        "Loss of the masked relation when it is asked in another way\na marker a mask, larger for more units",
+        "Loss of masked relations when asked in another way\na marker a mask, larger for more units",
     )
     style.figure_legend(figure, shown)
     return figure

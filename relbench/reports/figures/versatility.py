@@ -8,6 +8,7 @@ from typing import Any
 from relbench.reports.figures import style
 from relbench.reports.figures.heat import CELL, heat_map
 from relbench.reports.figures.named import Named, file_name
+from relbench.reports.formats import show
 from relbench.tables import Table
 
 Row = Mapping[str, Any]
@@ -47,10 +48,12 @@ def _figure(title: str, rows: Sequence[Row]) -> Any:
         values = [[_value(found.get((a, b)), "jaccard") for b in names] for a in names]
         image = heat_map(one, values, labels, labels, cmap=style.SEQUENTIAL, limits=(0, most), kind="share")
         chance = [row["expected"] for row in rows if row["k"] == k and row["expected"] is not None]
-        one.set_title(f"{size}\nby chance {max(chance):.2g} shared" if chance else size)
+        one.set_title(f"{size}\nrandom sets share {show(max(chance), 'number')}" if chance else size)
     for one in flat[len(sizes) :]:
         one.set_visible(False)
-    style.title(figure, f"Units that two relations share, as a share of both relations' units{title}")
+    style.title(
+        figure, f"Units that two relations share, as a share of both relations' units (Jaccard index){title}"
+    )
     figure.colorbar(image, ax=flat, label="Jaccard index", shrink=0.9, aspect=30)
     return figure
 

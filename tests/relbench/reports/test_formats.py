@@ -78,6 +78,7 @@ def test_intervals_are_shown_as_what_they_bound() -> None:
     ]
     assert [bounded_kind(table, column) for column in table.columns[::2]] == ["share", "delta", "number"]
     assert show(Interval(0.41, inf), "interval", "share") == "[.41, ∞]"
+    assert show(Interval(-0.004, 0.0009), "interval", "delta") == "[.00, .00]"
     assert show(Interval(inf, inf), "interval", "share") == "not reached"
 
 
