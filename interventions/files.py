@@ -19,10 +19,14 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     Args:
         path: The file to write; its folder is made when missing.
         mode: "w" for UTF-8 text with "\\n" line ends, "wb" for bytes.
+
+    Raises:
+        OSError: The file cannot be written; its `filename` is never the temporary one.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    with _errors_name(path):
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     try:
         with os.fdopen(descriptor, mode, **text) as file:
@@ -33,10 +37,20 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
+        with _errors_name(path):
+            os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def _errors_name(path: Path) -> Iterator[None]:
+    """System errors about a path beside `path` become errors about `path`, which the user gave."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def remove_unfinished(folder: str | Path) -> None:

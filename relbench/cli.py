@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from typing import NoReturn
 
 import click
 
@@ -73,10 +74,20 @@ def _one_line(message: Warning | str, *_: object, **__: object) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; a `UserError` becomes one line on stderr and exit status 2."""
+    """Run the command line; a `UserError` becomes one line on stderr and exit status 2.
+
+    So does what the system says of a file or a connection: no such folder, permission denied, disk full.
+    """
     warnings.formatwarning = _one_line
     try:
         relbench.main(args=arguments, prog_name="relbench", standalone_mode=True)
     except UserError as error:
-        click.echo(f"relbench: error: {' '.join(str(error).split())}", err=True)
-        sys.exit(2)
+        _fail(str(error))
+    except OSError as error:
+        name = error.filename2 or error.filename
+        _fail(f"{name}: {error.strerror}" if name and error.strerror else str(error))
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"relbench: error: {' '.join(message.split())}", err=True)
+    sys.exit(2)

@@ -16,7 +16,9 @@ import click
 @click.option(
     "--top", default=10, show_default=True, type=click.IntRange(1), help="Units a score switches off."
 )
-@click.option("--seed", default=0, show_default=True, help="Of the prompts and random units.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the prompts and random units."
+)
 @click.option("-o", "--out", type=click.Path(file_okay=False), help="Write table.json and table.md there.")
 @click.option("--dtype", default="float32", show_default=True, help="Of the weights.")
 @click.option("--device", help="cpu, cuda:0, …  [default: the first accelerator, else the processor]")

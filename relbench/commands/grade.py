@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     type=float,
     help="Of the planted model; repeat.  [default: 0, 0.5, 1, 2]",
 )
-@click.option("--seed", "seeds", multiple=True, type=int, help="Of the planted model; repeat.  [default: 0]")
+@click.option(
+    "--seed",
+    "seeds",
+    multiple=True,
+    type=click.IntRange(0),
+    help="Of the planted model; repeat.  [default: 0]",
+)
 @click.option(
     "--k", "ks", multiple=True, type=click.IntRange(1), help="Size of top sets; repeat.  [default: 24]"
 )

@@ -92,6 +92,8 @@ def top_k_command(
         raise UserError("give exactly one of --k, --fraction, --threshold and --band")
     if per_layer and k is None:
         raise UserError("--per-layer goes with --k")
+    if Path(out).resolve() == Path(scores).resolve():
+        raise UserError(f"{out} is the scores file that the mask is made from; give another name to -o")
     loaded = Scores.load(scores)
     if fraction is not None:
         if loaded.model.layout is None:
@@ -118,7 +120,9 @@ def top_k_command(
 
 @mask.command("random")
 @click.argument("masks", nargs=-1, required=True, type=_IN)
-@click.option("--seed", default=0, show_default=True, help="Equal seeds give equal masks.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Equal seeds give equal masks."
+)
 @click.option("--disjoint", is_flag=True, help="Leave the mask's own units out.")
 @click.option(
     "--match",

@@ -8,7 +8,7 @@ import click
 @click.command()
 @click.option("-o", "--out", required=True, type=click.Path(file_okay=False), help="Folder to make.")
 @click.option("--noise", default=0.5, show_default=True, help="Blur of the units; 0 is exact.")
-@click.option("--seed", default=0, show_default=True, help="Of facts and noise.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of facts and noise.")
 @click.option("--subjects", default=200, show_default=True, help="Number of subjects.")
 def planted(out: str, noise: float, seed: int, subjects: int) -> None:
     """Write a tiny Llama, built by hand, in which it is known which units carry which relation.

@@ -31,7 +31,7 @@ import click
 )
 @click.option("--limit", type=click.IntRange(1), help="At most so many prompts a relation and language.")
 @click.option("--kinds", help="Unit kinds, comma-separated  [default: act]")
-@click.option("--seed", default=0, show_default=True, help="Seed of the method.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the method.")
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the method's own; repeat."
 )

@@ -39,6 +39,7 @@ def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> di
     (folder / "short").write_bytes(whole[: len(whole) // 2])
     (folder / "flipped").write_bytes(whole[:-3] + bytes([whole[-3] ^ 255]) + whole[-2:])
     (folder / "empty").write_bytes(b"")
+    (folder / "folder").mkdir()
     return {path.name: str(path) for path in folder.iterdir()} | {"model": str(tiny_checkpoint)}
 
 
@@ -48,6 +49,11 @@ CASES = [
     ("mask top-k {scores} --concept country_capital@en --k 999999 -o OUT", "999999"),
     ("mask top-k {short} --concept country_capital@en --k 3 -o OUT", "short"),
     ("mask top-k {mask} --concept country_capital@en --k 3 -o OUT", "mask"),
+    ("mask top-k {scores} --concept country_capital@en --k 3 -o {scores}", "scores file"),
+    ("mask top-k {scores} --concept country_capital@en --k 3 -o {folder}", "folder: Is a directory"),
+    ("mask top-k {scores} --concept country_capital@en --k 3 -o {mask}/file", "mask: File exists"),
+    ("mask top-k {scores} --concept country_capital@en --k 3 -o /proc/nowhere", "/proc/nowhere: "),
+    ("mask export {mask} --as csv -o {folder}", "folder: Is a directory"),
     ("mask show {flipped}", "flipped"),
     ("mask show {empty}", "empty"),
     ("score guesswork --model {model} --relations country_capital -o OUT", "guesswork"),
@@ -105,6 +111,24 @@ def test_no_traceback_from_a_real_process(files: dict[str, str], tmp_path: Path)
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["mask random {mask} -o OUT", "planted -o OUT", "grade average-precision"]
+)
+def test_seeds_are_not_negative(
+    command: str,
+    files: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_:
+        main([*command.replace("OUT", "out").format(**files).split(), "--seed", "-1"])
+    assert exit_.value.code == 2
+    assert "-1 is not in the range x>=0" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_facts_left(
