@@ -125,12 +125,18 @@ def _figures(paths: Sequence[Path], findings: Findings) -> list[Figure]:
         if left < 0:
             break
         table = _table_of(path.stem, findings)
-        title = next(
-            (t.title for t in findings.tables if t.name == table), words(path.stem).replace("-", " ")
-        )
+        title = _title(path.stem, table, findings)
         address = f"data:{_TYPES[path.suffix]};base64,{base64.b64encode(content).decode('ascii')}"
         found.append(Figure(path.stem, title, address))
     return found
+
+
+def _title(figure: str, table: str | None, findings: Findings) -> str:
+    """What a figure shows: its table's title, and what tells it from others of that table."""
+    if table is None:
+        return words(figure).replace("-", " ")
+    which = words(figure.removeprefix(table).strip("-_")).replace("-", " ")
+    return findings.table(table).title + (f" ({which})" if which else "")
 
 
 def _table_of(figure: str, findings: Findings) -> str | None:
