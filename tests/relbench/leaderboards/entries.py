@@ -33,6 +33,16 @@ from tests.relbench.sweeps import MODEL, grid, make_sweep
 TABLES = ("recall", "methods", "curves", "masks", "transfer")
 RELATIONS = ("country_capital", "company_hq", "landmark_on_continent", "thing_color")
 
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "=cmd()|' /C calc'!A0",
+    "+1", "-1", "@SUM(A1)",
+    "a | b", "[x](javascript:alert(1))", "![x](http://e.example/x.png)", "<https://e.example>",
+    "http://e.example www.e.example a@e.example", "`code` **bold** _it_ ~~s~~ $x$", "# head", "1. one", "- item",
+    "{{ 7 * 7 }}{% raw %}", "&lt;script&gt;", "\\", "\\|", "--", "===", "a\u202eb", "a\nb", "</table></template>",
+]  # fmt: skip
+
 # (method, mask size, whether the fact is of the masked relation, whether it is in the mask's language) → share lost.
 Loses = Callable[[str, int, bool, bool], float]
 
@@ -148,6 +158,24 @@ def two_languages() -> Submission:
             model=replace(MODEL, name="org/other", revision="abc123", fingerprint="other"),
             right=lambda sample: sample.language == "en" or sample.doc_id >= 6,
         )
+
+
+def hostile(text: str) -> Submission:
+    """A submission with `text` wherever a stranger writes freely."""
+    first = english()
+    identity = replace(first.model.id, name=text)
+    return replace(
+        first,
+        submitter=Submitter(text, "https://example.org/a"),
+        model=replace(first.model, id=identity, source=text),
+        methods=tuple(replace(method, options={text: text}) for method in first.methods),
+        command=text,
+        config={**first.config, "positions": [text], "split": text, "templates": [text]},
+        environment={
+            **first.environment,
+            "hardware": {**first.environment["hardware"], "processor": text},
+        },
+    )
 
 
 def method(name: str, **changes: Any) -> Method:

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,18 +21,7 @@ from interventions.errors import UserError
 from relbench.commands.leaderboard import leaderboard
 from relbench.leaderboards.build import build, render
 from relbench.leaderboards.inert import csv_text, markdown, one_line, web_link
-from relbench.leaderboards.submission import Submission, Submitter
-from tests.relbench.leaderboards.entries import english, two_languages, write
-
-HOSTILE = [
-    "<script>alert(1)</script>",
-    '"><img src=x onerror=alert(1)>',
-    "=cmd()|' /C calc'!A0",
-    "+1", "-1", "@SUM(A1)",
-    "a | b", "[x](javascript:alert(1))", "![x](http://e.example/x.png)", "<https://e.example>",
-    "http://e.example www.e.example a@e.example", "`code` **bold** _it_ ~~s~~ $x$", "# head", "1. one", "- item",
-    "{{ 7 * 7 }}{% raw %}", "&lt;script&gt;", "\\", "\\|", "--", "===", "a\u202eb", "a\nb", "</table></template>",
-]  # fmt: skip
+from tests.relbench.leaderboards.entries import HOSTILE, english, hostile, two_languages, write
 
 
 def _parse(text: str) -> list[Token]:
@@ -83,27 +71,9 @@ def test_only_addresses_on_the_web_become_links() -> None:
     assert [web_link(one) for one in bad] == [None] * len(bad)
 
 
-def _hostile(text: str) -> Submission:
-    """A submission with `text` wherever a stranger writes freely."""
-    first = english()
-    identity = replace(first.model.id, name=text)
-    return replace(
-        first,
-        submitter=Submitter(text, "https://example.org/a"),
-        model=replace(first.model, id=identity, source=text),
-        methods=tuple(replace(method, options={text: text}) for method in first.methods),
-        command=text,
-        config={**first.config, "positions": [text], "split": text, "templates": [text]},
-        environment={
-            **first.environment,
-            "hardware": {**first.environment["hardware"], "processor": text},
-        },
-    )
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_do_nothing_in_the_files(text: str) -> None:
-    files = render([_hostile(text)])
+    files = render([hostile(text)])
     tokens = _parse(files["README.md"])
     kinds = {token.type for token in tokens} | {token.type for token in _inline(tokens)}
     assert not kinds & {"html_block", "fence", "code_block", "image", "strikethrough_open"}
