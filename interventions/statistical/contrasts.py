@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,11 +32,19 @@ class Contrast:
         concepts: Number of each concept in the list of concepts; label i means `concepts[i]`.
         rows: int64 [n] indices of prompts.
         labels: int64 [n]; -1 for a prompt that is a negative only.
+        companions: How many labels there are beyond the concepts': of negatives that are told apart by their
+            concept, for a statistic that compares concepts with one another.
     """
 
     concepts: tuple[int, ...]
     rows: Indices
     labels: Indices
+    companions: int = 0
+
+    @property
+    def n_labels(self) -> int:
+        """Concepts and companions."""
+        return len(self.concepts) + self.companions
 
     def resampled(self, subjects: Indices, random: np.random.Generator) -> Contrast:
         """The contrast on prompts drawn with replacement.
@@ -57,7 +65,7 @@ class Contrast:
             picked = np.concatenate([members[index] for index in drawn])
             rows.append(picked)
             labels.append(np.full(len(picked), label))
-        return Contrast(self.concepts, np.concatenate(rows), np.concatenate(labels))
+        return replace(self, rows=np.concatenate(rows), labels=np.concatenate(labels))
 
     def among(self, keep: NDArray[np.bool_], least: int = 1) -> Contrast:
         """The contrast on some of the prompts, without concepts left with too few.
@@ -70,10 +78,12 @@ class Contrast:
         labels = self.labels[kept]
         counts = [int((labels == label).sum()) for label in range(len(self.concepts))]
         stay = [label for label, n in enumerate(counts) if min(n, len(labels) - n) >= least]
+        others = [label for label in range(len(self.concepts), self.n_labels) if (labels == label).any()]
         # The last entry is that of label -1.
-        renamed = np.full(len(self.concepts) + 1, -1)
-        renamed[stay] = np.arange(len(stay))
-        return Contrast(tuple(self.concepts[label] for label in stay), self.rows[kept], renamed[labels])
+        renamed = np.full(self.n_labels + 1, -1)
+        renamed[[*stay, *others]] = np.arange(len(stay) + len(others))
+        concepts = tuple(self.concepts[label] for label in stay)
+        return Contrast(concepts, self.rows[kept], renamed[labels], len(others))
 
     def positives(self, concept: int) -> Indices:
         """Prompts of a concept, given by its number."""
@@ -152,6 +162,7 @@ def make_contrasts(
     lengths: Sequence[int] | None = None,
     seed: int = 0,
     least: int = 1,
+    told_apart: bool = False,
 ) -> list[Contrast]:
     """The contrasts that score `concepts`.
 
@@ -166,14 +177,19 @@ def make_contrasts(
         lengths: Token count of each prompt; needed to balance length.
         seed: Of what is drawn; each concept's draw depends on its name and not on the other concepts.
         least: Positives and negatives that a concept needs at least.
+        told_apart: Whether negatives keep their concepts, as companions.
 
     Raises:
-        UserError: Too few positives or negatives, or an unknown balance.
+        UserError: Too few positives or negatives, an unknown balance, or drawn negatives to be told apart.
     """
     if balance not in BALANCES:
         raise UserError(f"balance is {balance!r}; choose one of {', '.join(BALANCES)}")
     if ratio is not None and not ratio > 0:
         raise UserError(f"negatives_per_positive is {ratio!r}; it must be positive")
+    if told_apart and (ratio is not None or balance != "none"):
+        raise UserError(
+            "this method compares all concepts with one another: it takes no negatives_per_positive and no balance"
+        )
     by_concept: dict[str, list[int]] = {}
     for index, prompt in enumerate(prompts):
         by_concept.setdefault(prompt.concept, []).append(index)
@@ -182,7 +198,7 @@ def make_contrasts(
             raise UserError(f"there are no prompts of {concept}; score it with other facts, or leave it out")
     others = negatives_of(concepts, by_concept, negatives)
     if ratio is None and balance == "none":
-        contrasts = _shared(by_concept, concepts, others)
+        contrasts = _shared(by_concept, concepts, others, told_apart)
     else:
         contrasts = []
         for number, concept in enumerate(concepts):
@@ -217,7 +233,10 @@ def seeded(seed: int, name: str) -> np.random.Generator:
 
 
 def _shared(
-    by_concept: Mapping[str, Sequence[int]], concepts: Sequence[str], others: Sequence[frozenset[str]]
+    by_concept: Mapping[str, Sequence[int]],
+    concepts: Sequence[str],
+    others: Sequence[frozenset[str]],
+    told_apart: bool,
 ) -> list[Contrast]:
     universes: dict[frozenset[str], list[int]] = {}
     for number, concept in enumerate(concepts):
@@ -225,6 +244,8 @@ def _shared(
     contrasts = []
     for universe, numbers in universes.items():
         label_of = {concepts[number]: label for label, number in enumerate(numbers)}
+        companions = [name for name in by_concept if name in universe - label_of.keys()] if told_apart else []
+        label_of |= {name: len(numbers) + index for index, name in enumerate(companions)}
         rows: list[int] = []
         labels: list[int] = []
         for name in by_concept:
@@ -232,7 +253,9 @@ def _shared(
                 rows.extend(by_concept[name])
                 labels.extend([label_of.get(name, -1)] * len(by_concept[name]))
         order = np.argsort(rows, kind="stable")
-        contrasts.append(Contrast(tuple(numbers), np.array(rows)[order], np.array(labels)[order]))
+        contrasts.append(
+            Contrast(tuple(numbers), np.array(rows)[order], np.array(labels)[order], len(companions))
+        )
     return contrasts
 
 

@@ -153,6 +153,7 @@ class StatisticalMethod:
                 lengths=lengths,
                 seed=seed,
                 least=self.statistic.least,
+                told_apart=self.statistic.finish is not None,
             )
             for balance in ("none", options.balance)
         )

@@ -77,9 +77,9 @@ def template_overlap(
         keep = np.array([prompt.template == name for prompt in prompts])
         least = run.statistic.least
         alone = [contrast.among(keep, least) for contrast in contrasts]
-        # A statistic that compares all concepts needs two of them.
+        # A statistic that compares concepts needs two of them.
         enough = 2 if run.statistic.finish is not None else 1
-        alone = [contrast for contrast in alone if len(contrast.concepts) >= enough]
+        alone = [contrast for contrast in alone if contrast.concepts and contrast.n_labels >= enough]
         values = run.scores(alone) if alone else {}
         scored = [number for contrast in alone for number in contrast.concepts]
         tops[name] = {number: stability.top_k(flat(values, number), k) for number in scored}

@@ -69,24 +69,27 @@ class Run:
 
     def _scores(self, replicates: Sequence[Sequence[Contrast]]) -> list[Values]:
         """Scores of all units in several replicates, from one pass over the responses."""
-        found: list[Values] = [
-            {
-                site: np.zeros((self.n_concepts, self.responses.size(site)), np.float32)
-                for site in self.responses.sites
-            }
-            for _ in replicates
-        ]
-        for site, columns, block in self._blocks(SCORING_BYTES):
-            for values, contrasts in zip(found, replicates, strict=True):
-                for contrast in contrasts:
-                    values[site][list(contrast.concepts), columns] = self._block(block, contrast)
-        for values in found:
-            self._exchange(values)
+        found: list[Values] = [self._empty(self.n_concepts) for _ in replicates]
+        # What a statistic that compares concepts makes of each contrast, companions included, until the end.
+        parts: list[list[Values]] = []
         if self.statistic.finish is not None:
-            found = [
-                self._finished(values, contrasts) for values, contrasts in zip(found, replicates, strict=True)
-            ]
+            parts = [[self._empty(contrast.n_labels) for contrast in contrasts] for contrasts in replicates]
+        for site, columns, block in self._blocks(SCORING_BYTES):
+            for number, contrasts in enumerate(replicates):
+                for index, contrast in enumerate(contrasts):
+                    scores = self._block(block, contrast)
+                    if parts:
+                        parts[number][index][site][:, columns] = scores
+                    else:
+                        found[number][site][list(contrast.concepts), columns] = scores
+        for values in [part for contrast_parts in parts for part in contrast_parts] if parts else found:
+            self._exchange(values)
+        for values, contrast_parts, contrasts in zip(found, parts, replicates, strict=bool(parts)):
+            self._finish(values, contrast_parts, contrasts)
         return found
+
+    def _empty(self, n: int) -> Values:
+        return {site: np.zeros((n, self.responses.size(site)), np.float32) for site in self.responses.sites}
 
     def _block(self, block: Tensor, contrast: Contrast) -> Floats:
         rows = torch.from_numpy(self.row_of[contrast.rows])
@@ -97,7 +100,7 @@ class Run:
         part = block if everything else block[rows.to(block.device)]
         options = self.statistic.options if self.statistic.finish is None else {}
         given = {name: self.options.statistic[name] for name in options}
-        scores = self.statistic.function(part, labels.to(block.device), len(contrast.concepts), **given)
+        scores = self.statistic.function(part, labels.to(block.device), contrast.n_labels, **given)
         array: Floats = scores.cpu().numpy()
         return array
 
@@ -123,21 +126,17 @@ class Run:
         flags = torch.tensor([float(not self.constant)])
         self.constant = not any(bool(parallel.broadcast(flags.clone(), source)) for source in range(size))
 
-    def _finished(self, values: Values, contrasts: Sequence[Contrast]) -> Values:
-        """What the statistic makes of the scores of all units together."""
+    def _finish(self, values: Values, parts: Sequence[Values], contrasts: Sequence[Contrast]) -> None:
+        """Fill in what the statistic makes of each contrast's scores of all units together."""
         assert self.statistic.finish is not None
-        bounds = np.cumsum([array.shape[1] for array in values.values()])[:-1]
-        whole = np.concatenate(list(values.values()), axis=1)
-        for contrast in contrasts:
-            numbers = list(contrast.concepts)
-            if len(numbers) < 2:
-                raise UserError(
-                    "this method compares all concepts with one another: it takes no negatives of a "
-                    "concept's own, no negatives_per_positive and no balance"
-                )
-            finished = self.statistic.finish(torch.from_numpy(whole[numbers]), **self.options.statistic)
-            whole[numbers] = finished.numpy()
-        return dict(zip(values, np.split(whole, bounds, axis=1), strict=True))
+        for part, contrast in zip(parts, contrasts, strict=True):
+            if contrast.n_labels < 2:
+                raise UserError("this method compares concepts with one another; score at least two")
+            bounds = np.cumsum([array.shape[1] for array in part.values()])[:-1]
+            whole = torch.from_numpy(np.concatenate(list(part.values()), axis=1))
+            finished = self.statistic.finish(whole, **self.options.statistic).numpy()
+            for site, columns in zip(part, np.split(finished, bounds, axis=1), strict=True):
+                values[site][list(contrast.concepts)] = columns[: len(contrast.concepts)]
 
     def stability(
         self, contrasts: Sequence[Contrast], prompts: Sequence[Prompt], k: int, seed: int

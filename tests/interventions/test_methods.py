@@ -283,6 +283,18 @@ def test_balanced_lengths_are_distributed_alike(ratio: float | None) -> None:
     assert max(shares) - min(shares) < 0.2 and min(shares) >= 1
 
 
+def test_lape_compares_a_concept_with_its_own_negatives_only() -> None:
+    prompts = make_prompts()
+    first, second, third = CONCEPTS
+    negatives = {first: [second], second: [third], third: [first, second]}
+    result = run("lape", prompts, negatives=negatives)
+    for number, (concept, others) in enumerate(negatives.items()):
+        universe = [name for name in CONCEPTS if name in (concept, *others)]
+        alone = run("lape", [p for p in prompts if p.concept in universe], tuple(universe))
+        for site, values in result.values.items():
+            np.testing.assert_array_equal(values[number], alone.values[site][universe.index(concept)])
+
+
 # --- stability
 
 
@@ -374,8 +386,9 @@ def test_mistakes_in_prompts_are_one_line() -> None:
         run("welch-t", prompts[11:], CONCEPTS)
     with pytest.raises(UserError, match="every unit responds the same"):
         run("auroc", [replace(p, text="same") for p in prompts])
-    with pytest.raises(UserError, match="compares all concepts with one another"):
-        run("lape", prompts, negatives_per_positive=1)
+    for drawn in ({"negatives_per_positive": 1}, {"balance": "answers"}):
+        with pytest.raises(UserError, match="compares all concepts with one another"):
+            run("lape", prompts, **drawn)
     with pytest.raises(UserError, match="no unit kind 'neuron'"):
         get_method("auroc").score(
             tiny_model(),
