@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from datetime import timedelta
 from typing import NamedTuple
 
 import torch
@@ -29,7 +30,8 @@ def world() -> World:
     if not dist.is_initialized():
         if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
             return World(0, 1)
-        dist.init_process_group("gloo")
+        # Shares differ in length, and waiting for the longest is no failure.
+        dist.init_process_group("gloo", timeout=timedelta(weeks=4))
         atexit.register(_leave)
     return World(dist.get_rank(), dist.get_world_size())
 
@@ -65,6 +67,16 @@ def broadcast_text(text: str, source: int = 0) -> str:
     if world().rank == source:
         padded[:] = content
     return bytes(broadcast(padded, source).tolist()).decode().rstrip("\0")
+
+
+def gather(tensor: Tensor) -> Tensor:
+    """The tensors of all processes, equal in shape, one after the other along the first dimension."""
+    own = _exchanged(torch.atleast_1d(tensor))
+    parts = [torch.empty_like(own) for _ in range(world().size)]
+    if len(parts) == 1:
+        return own
+    dist.all_gather(parts, own)
+    return torch.cat(parts).to(tensor.device)
 
 
 def _exchanged(tensor: Tensor) -> Tensor:

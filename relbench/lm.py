@@ -18,6 +18,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import postprocess_generated_text
 
+from interventions import parallel
 from interventions.apply import Handle, Intervention, intervene
 from interventions.errors import UserError
 from interventions.model_id import ModelId
@@ -107,9 +108,9 @@ class RelbenchLM(HFLM):
             )
         if automatic:
             self.batch_size_per_gpu = AUTO_BATCH_SIZE.get(self.device.type, AUTO_BATCH_SIZE_ELSEWHERE)
-        if hasattr(self, "accelerator"):
-            # lm-eval takes the rank within one machine, and that on machines with several accelerators only.
-            self._rank, self._world_size = self.accelerator.process_index, self.accelerator.num_processes
+        if isinstance(pretrained, str) and kwargs.get("tp_plan") is None:
+            # lm-eval takes the rank within a machine, and on machines with several accelerators only.
+            self._rank, self._world_size = parallel.world()
         self.model_id = ModelId.of(self.model)
         with self._precision():
             self.sharing = sharing_of(self.model)
@@ -140,6 +141,15 @@ class RelbenchLM(HFLM):
                     yield handle
                 finally:
                     self._open = None
+
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensors of all processes in one, along the first dimension; lm-eval's evaluator calls this."""
+        return parallel.gather(tensor) if self.world_size > 1 else tensor
+
+    def barrier(self) -> None:
+        """Wait for the other processes."""
+        if self.world_size > 1:
+            parallel.barrier()
 
     def _precision(self) -> torch.autocast:
         """lm-eval's `mixed_precision_dtype`."""

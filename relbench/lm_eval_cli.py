@@ -120,6 +120,11 @@ def simple_evaluate(evaluate: Callable[..., Results | None], **settings: Any) ->
     if "pretrained" not in arguments:
         raise UserError("--model_args needs pretrained=, a hub id, a folder or an embedded model's name")
     run = _Run(evaluate, settings, arguments, _load(arguments, settings))
+    limit = settings.get("limit")
+    if limit is not None and 1 <= limit < run.lm.world_size:
+        raise UserError(
+            f"--limit {limit:g} leaves some of the {run.lm.world_size} processes without a document"
+        )
     chosen, option = run.lm.interventions, str(arguments.get("baseline", "auto"))
     if not chosen:
         return run("baseline")
@@ -168,6 +173,8 @@ class _Run:
             settings["use_cache"] = f"{settings['use_cache']}-{weights}-{label}"
         results = self.evaluate(**settings)
         if results is not None:
+            if self.lm.world_size > 1:
+                _in_order(results["samples"])
             results["config"].update(model="relbench", model_args=self.arguments)
             if self.tracker is not None:
                 kept = self.tracker.general_config_tracker
@@ -198,6 +205,13 @@ class _Run:
         if self.settings.get("log_samples"):
             for task in kept["configs"]:
                 self.tracker.save_results_samples(task_name=task, samples=samples[task])
+
+
+def _in_order(samples: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Sort each task's samples as one process would have made them; they come process by process."""
+    for members in samples.values():
+        filters = list(dict.fromkeys(sample["filter"] for sample in members))
+        members.sort(key=lambda sample: (filters.index(sample["filter"]), sample["doc_id"]))
 
 
 def _baseline(run: _Run, option: str) -> list[LoggedSample] | None:
