@@ -19,6 +19,7 @@ from relbench.sweep_config import SweepConfig
 from relbench.treatments import Treatment, interventions_of
 
 if TYPE_CHECKING:
+    from relbench.harness import BuiltTask
     from relbench.lm import RelbenchLM
 
 # How far a log probability may be off: sums in another order; numbers of 8 or 11 bits.
@@ -130,16 +131,15 @@ def _rerun_one(
             "not here; give the sweep's directory with --masks"
         )
     chosen = _draw(submission, there, n, seed)
+    built = _built(config, [one.sample for one in chosen])
     for treatment, members in groupby(chosen, lambda one: one.treatment):
         folder = folders[treatment.mask] if treatment.mask else None
         lm.interventions = interventions_of(config, treatment, folder) if folder else ()
         samples = [one.sample for one in members]
-        again = {
-            (one.task, one.template, one.shots, one.doc_id): one for one in _evaluate(lm, config, samples)
-        }
+        again = {_asked(one): one for one in _evaluate(lm, built, samples)}
         for sample in samples:
             done.checked += 1
-            other = again[sample.task, sample.template, sample.shots, sample.doc_id]
+            other = again[_asked(sample)]
             done.problems += _compare(submission, root, sample, other)
     lm.interventions = ()
 
@@ -149,15 +149,15 @@ def _mask_folder(
 ) -> Path | None:
     """The folder in which a mask lies under the path that treatments name; None when it cannot be had."""
     listed = next(one for one in submission.masks if one.path == path)
-    folder = masks
+    folder, within = masks, masks
     if folder is None or not (folder / path).is_file():
         if listed.url is None or "://" in listed.url or not listed.url.endswith(f"/{path}"):
             return None
-        folder = root / listed.url.removesuffix(f"/{path}")
+        folder, within = root / listed.url.removesuffix(f"/{path}"), root
     try:
         open_regular(folder / path, _MASK_BYTES).close()
-        if not (folder / path).resolve().is_relative_to(folder.resolve()):
-            raise Refused("expected a mask in its folder, found it elsewhere")
+        if within is None or not (folder / path).resolve().is_relative_to(within.resolve()):
+            raise Refused("expected a mask in its folder, found a link that leads elsewhere")
     except Refused as refusal:
         if (folder / path).exists():
             done.notes.append(f"{submission.id}: {path} is not run again, {refusal.what}")
@@ -196,20 +196,38 @@ def _draw(
     return [_Chosen(treatments[sample.intervention], sample) for sample in kept]
 
 
-def _evaluate(lm: RelbenchLM, config: SweepConfig, samples: Sequence[Sample]) -> Iterator[Sample]:
-    """The same questions, under what is done to the model now."""
-    from relbench.harness import build_tasks, samples_of, with_documents
+def _asked(sample: Sample) -> tuple[str, str, int, int]:
+    return sample.task, sample.template, sample.shots, sample.doc_id
 
-    ordered = sorted(samples, key=lambda one: (one.template, one.shots))
-    for (template, shots), members in groupby(ordered, lambda one: (one.template, one.shots)):
-        wanted: dict[str, set[int]] = {}
-        for sample in members:
-            wanted.setdefault(sample.task, set()).add(sample.doc_id)
+
+def _built(config: SweepConfig, samples: Sequence[Sample]) -> dict[tuple[str, str, int], BuiltTask]:
+    """The tasks of some samples; building them takes longer than evaluating a few documents."""
+    from relbench.harness import build_tasks
+
+    wanted: dict[tuple[str, int], set[str]] = {}
+    for sample in samples:
+        wanted.setdefault((sample.template, sample.shots), set()).add(sample.task)
+    built = {}
+    for (template, shots), names in sorted(wanted.items()):
         metadata = {"template": template, "split": config.split, "shots_seed": config.shots_seed}
-        for task in build_tasks(sorted(wanted), shots=shots, metadata=metadata, limit=config.limit):
-            some = with_documents(task, wanted[task.name])
-            plan = lm.plan(lm.token_requests(some.instances))
-            yield from samples_of(some, lm.score_plan(plan), samples[0].intervention)
+        for task in build_tasks(sorted(names), shots=shots, metadata=metadata, limit=config.limit):
+            built[task.name, template, shots] = task
+    return built
+
+
+def _evaluate(
+    lm: RelbenchLM, built: Mapping[tuple[str, str, int], BuiltTask], samples: Sequence[Sample]
+) -> Iterator[Sample]:
+    """The same questions, under what is done to the model now."""
+    from relbench.harness import samples_of, with_documents
+
+    wanted: dict[tuple[str, str, int], set[int]] = {}
+    for sample in samples:
+        wanted.setdefault((sample.task, sample.template, sample.shots), set()).add(sample.doc_id)
+    for where, documents in wanted.items():
+        some = with_documents(built[where], documents)
+        plan = lm.plan(lm.token_requests(some.instances))
+        yield from samples_of(some, lm.score_plan(plan), samples[0].intervention)
 
 
 def _compare(submission: Submission, root: Path, sample: Sample, again: Sample) -> Iterator[Problem]:
