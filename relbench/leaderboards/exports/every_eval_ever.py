@@ -17,9 +17,10 @@ from typing import Any
 import jsonschema
 
 from interventions.errors import UserError
-from relbench.leaderboards.boards import MethodEntry, ModelEntry, Section, asked, make_boards, where
+from relbench.leaderboards.boards import MethodEntry, ModelEntry, Section, asked, make_boards
 from relbench.leaderboards.exports.hub import SOURCE
 from relbench.leaderboards.inert import web_link
+from relbench.leaderboards.names import model_folder, revision_folder
 from relbench.leaderboards.submission import Submission
 from relbench.tables import Interval
 
@@ -103,7 +104,7 @@ def _record(submission: Submission, relationship: str) -> dict[str, Any]:
 
 
 def _source(submission: Submission, relationship: str) -> dict[str, Any]:
-    link = web_link(submission.submitter.link)
+    link, model = web_link(submission.submitter.link), submission.model.id
     return {
         "source_name": SOURCE,
         "source_type": "evaluation_run",
@@ -111,7 +112,7 @@ def _source(submission: Submission, relationship: str) -> dict[str, Any]:
         **({"source_organization_url": link} if link else {}),
         "evaluator_relationship": relationship,
         "additional_details": {
-            "submission": where(submission),
+            "submission": f"{model_folder(model)}/{revision_folder(model)}/{submission.id}",
             "licence": submission.licence,
             "command": submission.command,
             "samples_sha256": submission.samples.sha256,
