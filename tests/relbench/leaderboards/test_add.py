@@ -57,8 +57,8 @@ def test_the_results_are_those_of_the_report(finished_sweep: Path, verified: Pat
 
 
 def test_the_counts_and_losses_are_those_that_were_put_there(verified: Path) -> None:
-    """By hand: of 40 facts 36 are right; a mask of two units loses facts 0 and 1 wherever it looks, one of 30 units
-    loses 0 to 29 of its own; random masks lose fact 0. Copyable facts are left out."""
+    """By hand: of 40 facts 36 are right; masks lose facts 0 and 1 of other relations, one of 30 units 0 to 29 of
+    its own; random masks lose fact 0. Copyable facts are left out."""
     found = _only(verified)
     counts = {(row["treatment"], row["relation"]): row for row in found.table("counts")}
     row = counts["average-precision.company_hq@en.k30", "company_hq"]

@@ -127,7 +127,7 @@ def test_the_boards_rules() -> None:
     ("board", "changes", "fields"),
     [
         ("methods", {}, []),
-        ("methods", {"fractions": [0.01]}, ["fractions"]),
+        ("methods", {"fractions": [0.003]}, ["fractions"]),
         ("methods", {"fractions": [], "ks": [10]}, ["fractions"]),
         ("methods", {"methods": []}, ["methods"]),
         ("methods", {"modes": ["mean"], "controls": {"seeds": 10, "match": "mask"}}, ["modes"]),
@@ -141,7 +141,7 @@ def test_the_boards_rules() -> None:
         ("transfer", {}, ["languages"]),
         ("transfer", {"languages": ["en", "de"]}, []),
         ("transfer", {"languages": ["en", "de"], "evaluate": "own-language"}, ["transfer_fractions"]),
-        ("transfer", {"languages": ["en", "de"], "evaluate": "own-language", "transfer_fractions": [0.01]}, []),
+        ("transfer", {"languages": ["en", "de"], "evaluate": "own-language", "transfer_fractions": [0.003]}, []),
     ],
 )  # fmt: skip
 def test_what_boards_ask_of_a_config(board: str, changes: dict[str, Any], fields: list[str]) -> None:

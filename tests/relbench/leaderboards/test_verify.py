@@ -86,7 +86,7 @@ def test_a_submission_that_was_added_passes(verified: Path) -> None:
         (put("methods.0.options", {"pooling": "max"}), "methods[0].options", "expected {}", "{'pooling': 'max'}"),
         (put("methods.0.contrast_relations", []), "methods[0].contrast_relations", "expected company_hq, ", "none"),
         (put("treatments.0.id", "start"), "treatments[0]", "expected the baseline", "'start'"),
-        (put("treatments.3.k", 3), "treatments[3].k", "expected 2 units", "3"),
+        (put("treatments.3.k", 4), "treatments[3].k", "expected 3 units", "4"),
         (put("treatments.13.seed", None), "treatments[13].seed", "expected a seed of random masks alone", "None"),
         (put("treatments.3.seed", 1), "treatments[3].seed", "expected a seed of random masks alone", "1"),
         (put("treatments.3.digest", None), "treatments[3].digest", "expected the digest of the mask's content", "None"),
@@ -136,7 +136,7 @@ def test_a_change_of_the_submission(
             ["config.limit", *(f"data.tasks.relbench_{one}_en.n" for one in sorted(RELATIONS))],
         ),
         (put("config.relations", RELATIONS[:3]), ["config.relations", "data.tasks"]),
-        (put("config.fractions", [0.01]), ["config.fractions", "treatments[1].fraction"]),
+        (put("config.fractions", [0.003]), ["config.fractions", "treatments[1].fraction"]),
     ],
 )
 def test_all_that_a_change_makes_wrong_is_named(
@@ -222,7 +222,7 @@ def test_samples_that_were_changed_without_a_word(root: Path, submission: Path) 
 
 def test_one_flipped_answer_changes_the_numbers_that_rest_on_it(root: Path, submission: Path) -> None:
     def flip(lines: Lines) -> None:
-        # Treatment 2 is the mask of two units for company_hq; it loses facts 0 and 1.
+        # Treatment 2 is the mask of three units for company_hq; it loses facts 0, 1 and 2.
         answer = lines[0]["answers"][2]
         assert (lines[0]["task"], lines[0]["copyable"], answer[:2]) == (
             "relbench_company_hq_en",
@@ -240,7 +240,7 @@ def test_one_flipped_answer_changes_the_numbers_that_rest_on_it(root: Path, subm
     (row,) = [
         number
         for number, (name, relation, *_) in enumerate(counted)
-        if (name, relation) == ("average-precision.company_hq@en.k2", "company_hq")
+        if (name, relation) == ("average-precision.company_hq@en.k3", "company_hq")
     ]
     assert {f"results.counts.rows[{row}].lost", "results.masks.rows[1].target_loss"} <= fields
     assert not any(field.startswith("results.recall") for field in fields)
@@ -336,9 +336,9 @@ def test_a_mask_that_meets_too_few_tasks(tmp_path: Path) -> None:
     edit(path, fewer)
     said = [line.split(": ", 1)[1] for line in problems(root) if FILE in line]
     assert said == [
-        "treatments: expected 10 random masks at 0.002 on the methods board, found 9",
+        "treatments: expected 10 random masks at 0.0003 on the methods board, found 9",
         "treatments[3].tasks: expected the tasks that are compared for average-precision for "
-        "landmark_on_continent@en at 0.002 on the methods board, found fewer",
+        "landmark_on_continent@en at 0.0003 on the methods board, found fewer",
     ]
 
 
