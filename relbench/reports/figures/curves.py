@@ -61,7 +61,7 @@ def _figure(name: str, rows: Sequence[Row], panel: Any, every: Sequence[Row]) ->
         if number + n_columns >= len(by_panel):
             one.set_xlabel("target loss")
             one.tick_params(labelbottom=True)
-    sizes = list(dict.fromkeys(style.size_name(row) for row in sorted(rows, key=lambda row: row["k"])))
+    sizes = list(dict.fromkeys(_size(row) for row in sorted(rows, key=lambda row: row["k"])))
     style.title(
         figure,
         "What else is lost on the way to the target's loss\n"
@@ -112,6 +112,10 @@ def _panel(axes: Axes, rows: Sequence[Row], look: Mapping[str, style.Look], hand
 
 def _reach(value: float, interval: Any) -> float:
     return value if interval is None else max(value, interval.high)
+
+
+def _size(row: Row) -> str:
+    return f"{row['k']:,} units" if row["fraction"] is None else style.percent(row["fraction"])
 
 
 def _sizes(sizes: Sequence[str]) -> str:

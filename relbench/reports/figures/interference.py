@@ -30,11 +30,11 @@ def _figure(rows: Sequence[Row]) -> Any:
     chosen = {}
     for method in methods:
         own = [row for row in rows if row["method"] == method]
-        # A gain of one fact of one is no large gain: what intervals leave sure comes first.
+        # A gain of one fact of one is no large gain.
         own.sort(
-            key=lambda row: (-row["gain_interval"].low, -row["gained"], row["treatment"], row["relation"])
+            key=lambda row: (-row["gained"], -row["gain_interval"].low, row["treatment"], row["relation"])
         )
-        # Of several sizes and modes of a mask the surest.
+        # Of several sizes and modes of a mask that which gains most facts.
         pairs: dict[tuple[str, ...], Row] = {}
         for row in own:
             pairs.setdefault(tuple(row[key] for key in _PAIR), row)
@@ -67,7 +67,7 @@ def _figure(rows: Sequence[Row]) -> Any:
         )
         dot_plot(one, [_label(row, several) for row in own], shown)
         one.set_xlim(-0.03, 1.03)
-        left_out = f"\nthe surest {len(own)} of {every}" if every > len(own) else ""
+        left_out = f"\n{len(own)} of {every}, most facts first" if every > len(own) else ""
         one.set_title(f"{style.method_name(method)}{left_out}")
         if number + n_columns >= len(methods):
             one.set_xlabel("gain")

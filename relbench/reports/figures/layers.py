@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from relbench.analysis.runs import relation_of
-from relbench.prompts import concept
 from relbench.reports.figures import style
 from relbench.reports.figures.heat import heat_map
 from relbench.reports.figures.named import Named, file_name
@@ -16,42 +14,43 @@ Row = Mapping[str, Any]
 
 
 def draw(table: Table) -> Iterator[Named]:
-    """`layers-<method>`, a panel for each size and kind; language where there are several."""
+    """`layers-<method>`, a panel for each language, kind and size."""
     rows = {
         (r["method"], r["masked_language"], r["k"], r["masked"], r["layer"], r["kind"]): r for r in table.rows
     }
-    for parts, title, members in style.split(rows.values(), ("method", "masked_language")):
+    for parts, title, members in style.split(rows.values(), ("method",)):
         yield Named(file_name("layers", parts), _figure(title, members))
 
 
 def _figure(title: str, rows: Sequence[Row]) -> Any:
-    concepts = list(dict.fromkeys(concept(row["masked"], row["masked_language"]) for row in rows))
+    relations = list(dict.fromkeys(row["masked"] for row in rows))
+    languages = list(dict.fromkeys(row["masked_language"] for row in rows))
     layers = sorted({row["layer"] for row in rows})
     sizes = sorted({(row["k"], style.size_name(row)) for row in rows})
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    n_columns = min(len(sizes), 2)
-    panels = [(k, size, kind) for kind in kinds for k, size in sizes]
+    n_columns = min(len(sizes), 3)
+    panels = [(lang, kind, k, size) for lang in languages for kind in kinds for k, size in sizes]
     n_rows = -(-len(panels) // n_columns)
     figure, axes = style.panels(
         n_rows,
         n_columns,
         width=max(0.13 * len(layers), 2.4) + 0.3,
-        height=0.19 * len(concepts) + 0.6,
+        height=0.19 * len(relations) + 0.6,
         share=True,
         extra=1.0,
     )
     figure.set_size_inches(figure.get_figwidth() + 2.4, figure.get_figheight())
     flat = [one for row in axes for one in row]
-    labels = [style.words(relation_of(name)) for name in concepts]
+    labels = [style.words(name) for name in relations]
     most = max((row["share_of_mask"] or 0.0) for row in rows) or 1.0
     image: Any = None
-    for number, (one, (k, size, kind)) in enumerate(zip(flat, panels, strict=False)):
+    for number, (one, (language, kind, k, size)) in enumerate(zip(flat, panels, strict=False)):
         found = {
-            (concept(row["masked"], row["masked_language"]), row["layer"]): row["share_of_mask"]
+            (row["masked"], row["layer"]): row["share_of_mask"]
             for row in rows
-            if (row["k"], row["kind"]) == (k, kind)
+            if (row["masked_language"], row["kind"], row["k"]) == (language, kind, k)
         }
-        values = [[found.get((name, layer)) for layer in layers] for name in concepts]
+        values = [[found.get((name, layer)) for layer in layers] for name in relations]
         image = heat_map(
             one,
             values,
@@ -63,7 +62,9 @@ def _figure(title: str, rows: Sequence[Row]) -> Any:
         )
         step = max(1, len(layers) // 10)
         one.set_xticks(range(0, len(layers), step), [str(layer) for layer in layers[::step]], rotation=0)
-        one.set_title(f"{size}, kind {kind}" if len(kinds) > 1 else size)
+        told = [style.language_name(language)] if len(languages) > 1 else []
+        told += [f"kind {kind}"] if len(kinds) > 1 else []
+        one.set_title(", ".join([*told, size]))
         if number + n_columns >= len(panels):
             one.set_xlabel("layer")
             one.tick_params(labelbottom=True)

@@ -37,7 +37,7 @@ def _figure(title: str, rows: Sequence[Row], look: Mapping[str, style.Look]) -> 
         for one, text in zip(line, texts, strict=True):
             own = [row for row in rows if (row["language"], row["text"]) == (language, text)]
             _panel(one, own, sizes, look, shown)
-            one.set_title(f"{style.language_name(language)}: {text}" if len(languages) > 1 else text)
+            one.set_title(f"{style.language_name(language)}\n{text}" if len(languages) > 1 else text)
         line[0].set_ylabel("perplexity after / before")
     for one in axes[-1]:
         one.set_xlabel("units off")
