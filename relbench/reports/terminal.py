@@ -127,8 +127,8 @@ def _mask_table(
                 _with(delta.before, delta.before_interval),
                 _with(delta.after, delta.after_interval),
                 _with(delta.delta, delta.delta_interval, "delta") if tested else NOT_TESTABLE,
-                show(_off_target(one, look_up), "delta"),
-                show(mean(random), "delta") if random and tested else NOTHING,
+                _with(_off_target(one, look_up), None, "delta"),
+                _with(mean(random), None, "delta") if random and tested else NOTHING,
                 _with(one.selectivity, one.interval, "delta"),
             ],
         )
@@ -144,9 +144,9 @@ def _off_target(one: Selectivity, look_up: _LookUp) -> float | None:
 
 
 def _with(value: float | None, interval: Interval | None, kind: Kind = "share") -> str:
-    if value is None or interval is None:
-        return show(value, kind)
-    return f"{show(value, kind)} {show(interval, 'interval', kind)}"
+    """Two decimals, and the interval where there is one."""
+    shown = NOTHING if value is None else show(round(value, 2) + 0.0, kind)
+    return shown if interval is None else f"{shown} {show(interval, 'interval', kind)}"
 
 
 def _method_table(methods: Table) -> RichTable:

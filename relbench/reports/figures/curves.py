@@ -65,7 +65,7 @@ def _figure(name: str, rows: Sequence[Row], panel: Any, every: Sequence[Row]) ->
     style.title(
         figure,
         "What else is lost on the way to the target's loss\n"
-        f"markers grow with the mask: {_sizes(sizes)}\nthin lines and grey boxes: 95 % intervals",
+        f"{_sizes(sizes)}\nthin lines and grey boxes: 95 % intervals",
     )
     style.figure_legend(figure, handles)
     return Named(name, figure)
@@ -119,4 +119,7 @@ def _size(row: Row) -> str:
 
 
 def _sizes(sizes: Sequence[str]) -> str:
-    return ", ".join(sizes) if len(sizes) <= 3 else f"{sizes[0]} … {sizes[-1]}"
+    if len(sizes) == 1:
+        return f"masks of {sizes[0]} of the FFN neurons" if "%" in sizes[0] else f"masks of {sizes[0]}"
+    named = ", ".join(sizes) if len(sizes) <= 3 else f"{sizes[0]} … {sizes[-1]}"
+    return f"markers grow with the mask: {named}"
