@@ -77,6 +77,7 @@ class RelbenchLM(HFLM):
         interventions: Sequence[Intervention] = (),
         **kwargs: Any,
     ) -> None:
+        _check_placement(kwargs.get("dtype"), kwargs.get("device"))
         if isinstance(pretrained, str):
             pretrained = resolve(pretrained)
         # Read the mask before the model: a mistake in it should not cost a load.
@@ -99,7 +100,14 @@ class RelbenchLM(HFLM):
         self._open: tuple[Sequence[Intervention], Handle] | None = None
         self._first_two: deque[str] = deque()
         automatic = str(kwargs.get("batch_size", "")).startswith("auto")
-        super().__init__(pretrained, **{**kwargs, "batch_size": 1} if automatic else kwargs)
+        try:
+            super().__init__(pretrained, **{**kwargs, "batch_size": 1} if automatic else kwargs)
+        except TypeError as error:
+            # lm-eval hands what it does not know to the model's class.
+            if "unexpected keyword argument" not in str(error):
+                raise
+            unknown = str(error).rpartition(" ")[2]
+            raise UserError(f"unknown model argument {unknown}; it is neither ours nor lm-eval's") from error
         if self.backend != "causal":
             raise UserError("relbench intervenes in causal language models only")
         if any(one.is_prompt_learning for one in getattr(self.model, "peft_config", {}).values()):
@@ -302,6 +310,25 @@ class _Annotating:
         annotated = GeneratedText(text, self.first_two.popleft())
         self.annotated[request[0], text] = annotated
         self.inner.add_partial(kind, request, annotated)
+
+
+def _check_placement(dtype: Any, device: Any) -> None:
+    """Refuse a type or a device that there is not; lm-eval ends in a traceback or takes the processor instead."""
+    if (
+        isinstance(dtype, str)
+        and dtype != "auto"
+        and not isinstance(getattr(torch, dtype, None), torch.dtype)
+    ):
+        raise UserError(f"unknown dtype {dtype!r}; choose float32, bfloat16, float16 or auto")
+    if not isinstance(device, str):
+        return
+    try:
+        asked = torch.device(device)
+    except RuntimeError:
+        raise UserError(f"unknown device {device!r}; write cpu, cuda, cuda:1, mps, …") from None
+    there = torch.cuda.device_count() if asked.type == "cuda" else int(torch.backends.mps.is_available())
+    if asked.type in ("cuda", "mps") and (asked.index or 0) >= there:
+        raise UserError(f"this machine has no device {device!r}; leave device out, or take cpu")
 
 
 def load_lm(

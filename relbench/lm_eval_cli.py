@@ -52,6 +52,10 @@ def run(arguments: Sequence[str]) -> None:
             if "Duplicate task" in str(error) or "Tasks not found" in str(error):
                 raise UserError(f"{error}; `relbench lm-eval ls tasks` lists all") from error
             raise
+        except AssertionError as error:
+            if "number of fewshot samples" in str(error):
+                raise UserError(f"--num_fewshot is too large: {error}") from error
+            raise
 
 
 def _asks_for_relbench(arguments: Sequence[str]) -> bool:

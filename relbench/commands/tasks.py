@@ -95,11 +95,16 @@ def check(relations: tuple[str, ...], tokenizer: str | None, quiet: bool) -> Non
 def _token_findings(names: tuple[str, ...], tokenizer: str) -> list[Finding]:
     from transformers import AutoTokenizer
 
+    from interventions.errors import UserError
     from relbench.languages import LANGUAGES
     from relbench.models import resolve
     from relbench.taskcheck import check_tokens
 
-    encoder = AutoTokenizer.from_pretrained(resolve(tokenizer))
+    try:
+        encoder = AutoTokenizer.from_pretrained(resolve(tokenizer))
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0].rstrip(": ")
+        raise UserError(f"cannot load the tokenizer {tokenizer!r}: {first}") from error
     return check_tokens(names, tuple(LANGUAGES), encoder.encode)
 
 

@@ -20,6 +20,8 @@ LM_EVAL = (
     "lm-eval run --model relbench --device cpu --limit 2 --num_fewshot 0 --tasks relbench_country_capital_en"
 )
 
+EXPLAIN = "explain --prompt x --model {model} "
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> dict[str, str]:
@@ -69,6 +71,13 @@ CASES = [
     (LM_EVAL + " --model_args pretrained={model},mask={flipped}", "flipped"),
     (LM_EVAL + " --model_args pretrained={model},mask={scores}", "concept="),
     (LM_EVAL + " --model_args mask={mask}", "pretrained="),
+    (LM_EVAL + " --model_args pretrained={model},postions=all", "'postions'"),
+    (LM_EVAL + " --model_args pretrained={model},dtype=float3", "float3"),
+    (LM_EVAL.replace("_fewshot 0", "_fewshot 99") + " --model_args pretrained={model}", "--num_fewshot"),
+    (EXPLAIN + "--dtype float3", "float3"),
+    (EXPLAIN + "--device zap", "unknown device 'zap'"),
+    (EXPLAIN + "--device cuda:99", "no device 'cuda:99'"),
+    ("tasks check country_capital --tokenizer {folder}", "tokenizer"),
     ("sweep nowhere.yaml -o OUT", "nowhere.yaml"),
     ("report OUT", "sweep directory"),
     ("tasks show nope", "nope"),
