@@ -11,10 +11,10 @@ import json
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -266,14 +266,17 @@ def _samples(block: Block, records: Records, blocks: Mapping[Block, Records]) ->
 
 
 class _Clock:
-    """Seconds per phase."""
+    """Seconds per phase, and what each method's scores cost, also those that an interrupted run made."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "run.json"
+        self.costs = directory / "costs.json"
         self.started = time.time()
         self.last = time.perf_counter()
         self.laps: dict[str, float] = {}
         self.methods: dict[str, dict[str, float]] = {}
+        with suppress(FileNotFoundError):
+            self.methods = json.loads(self.costs.read_text(encoding="utf-8"))
 
     def lap(self, name: str) -> None:
         now = time.perf_counter()
@@ -288,6 +291,8 @@ class _Clock:
         if not there and path.exists():
             seconds = round(time.perf_counter() - began, 2)
             self.methods[method] = {"seconds": seconds, "bytes": path.stat().st_size}
+            if parallel.world().rank == 0:
+                _write_json(self.costs, self.methods)
 
     def write(self, lm: RelbenchLM) -> None:
         from interventions.artifact import package_versions
@@ -303,6 +308,11 @@ class _Clock:
             "python": platform.python_version(),
             "packages": package_versions(),
         }
-        with atomic_write(self.path) as file:
-            json.dump(record, file, indent=2)
-            file.write("\n")
+        _write_json(self.path, record)
+        self.costs.unlink(missing_ok=True)
+
+
+def _write_json(path: Path, record: Mapping[str, Any]) -> None:
+    with atomic_write(path) as file:
+        json.dump(record, file, indent=2)
+        file.write("\n")

@@ -98,6 +98,22 @@ def test_an_interrupted_sweep_ends_with_the_same_bytes(
     assert _bytes(cut) == _bytes(finished)
 
 
+def test_what_scores_cost_outlives_an_interruption(
+    finished: Path, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("relbench.sweep._evaluate", killed)
+        run_sweep(_config(tiny_checkpoint), tmp_path / "run", progress=False)
+    run_sweep(_config(tiny_checkpoint), tmp_path / "run", progress=False)
+    costs = json.loads((tmp_path / "run/run.json").read_text())["methods"]
+    assert costs.keys() == {"average-precision", "log-probability-increase"}
+    assert all(cost["seconds"] > 0 and cost["bytes"] > 1000 for cost in costs.values())
+    assert _bytes(tmp_path / "run") == _bytes(finished)
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [({"shots": 0}, "shots"), ({"fractions": [0.2]}, "fractions"), ({"limit": 3}, "limit")],
