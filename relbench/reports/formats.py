@@ -1,7 +1,8 @@
 """How values are shown to readers: the same in Markdown, LaTeX, the terminal and the page.
 
 Shares and their changes have two decimals and no zero before the point (.57, +.12); a value that is not 0 never
-reads as 0, one below .005 has two significant digits. Minus signs are real ones (−, U+2212).
+reads as 0, one below .005 has two significant digits; below 1e-9 it is a rounding error of a sum, and 0. Minus
+signs are real ones (−, U+2212).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 from relbench.tables import Column, Kind, Table
 
+# What is smaller than this is what the sums of floating-point numbers left.
+ROUNDING = 1e-9
 NOTHING, INFINITE, NOT_REACHED = "–", "∞", "not reached"
 _LEFT = frozenset({"text", "flag"})
 
@@ -61,7 +64,9 @@ def _bound(bound: float, of: Kind) -> str:
 
 def _two_decimals(value: float) -> str:
     size = abs(value)
-    if 0 < size < 0.005:
+    if size < ROUNDING:
+        return ".00"
+    if size < 0.005:
         # Two significant digits, or one where the second is 0.
         exponent = int(f"{size:.1e}".partition("e")[2])
         return _bare(f"{value:.{1 - exponent}f}".rstrip("0"))
@@ -74,7 +79,7 @@ def _bare(number: str) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"+{_two_decimals(value)}" if value > 0 else _two_decimals(value)
+    return f"+{_two_decimals(value)}" if value >= ROUNDING else _two_decimals(value)
 
 
 def _number(value: float) -> str:

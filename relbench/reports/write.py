@@ -40,7 +40,9 @@ def write_report(directory: str | Path, findings: Findings) -> list[Path]:
     figures = _write_figures(directory / "figures", findings.tables)
     written += figures
     _delete_others(directory, written)
-    written.append(write_page(directory, findings, figures))
+    # The page draws the relation × relation changes itself, with values to point at.
+    drawn = [path for path in figures if not path.name.startswith("deltas-")]
+    written.append(write_page(directory, findings, drawn))
     return written
 
 

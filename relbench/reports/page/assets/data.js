@@ -83,7 +83,8 @@ function inWords(name) {
 
 /** Two decimals as everywhere in the report: halves to the even digit, no zero before the point, a real minus. */
 function twoDecimals(value, signed = false) {
-  const size = Math.abs(value);
+  // Below 1e-9 is what sums of floating-point numbers left.
+  const size = Math.abs(value) < 1e-9 ? 0 : Math.abs(value);
   let text;
   if (size > 0 && size < 0.005) {
     text = String(Number(size.toPrecision(2)));
@@ -93,7 +94,7 @@ function twoDecimals(value, signed = false) {
     const half = (size * 8) % 1 === 0 && hundredths % 1 === 0.5;
     text = half ? ((Math.floor(hundredths) + (Math.floor(hundredths) % 2)) / 100).toFixed(2) : size.toFixed(2);
   }
-  const sign = value < 0 ? "−" : signed && value > 0 ? "+" : "";
+  const sign = size === 0 ? "" : value < 0 ? "−" : signed ? "+" : "";
   return sign + text.replace(/^0\./, ".");
 }
 
