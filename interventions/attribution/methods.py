@@ -24,6 +24,7 @@ from interventions.attribution.options import Options
 from interventions.attribution.readouts import Encoded, encode
 from interventions.attribution.scorers import Scorer, Setting, reads
 from interventions.attribution.stream import WRITING_KINDS, writes_of
+from interventions.correct import answered_correctly
 from interventions.errors import UserError
 from interventions.methods import MethodResult
 from interventions.units import Site
@@ -32,33 +33,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from interventions.prompts import Prompt
-
-
-def answered_correctly(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Prompt],
-    *,
-    batch_size: int = 16,
-) -> list[bool]:
-    """Whether the greedy continuation of each prompt is one of its accepted answers."""
-    lens = lens_of(model)
-    pairs = [
-        (index, answer)
-        for index, prompt in enumerate(prompts)
-        for answer in prompt.accepted or (prompt.answer,)
-    ]
-    encoded = [encode(tokenizer, prompts[index].text, answer) for index, answer in pairs]
-    groups = [prompts[index].concept for index, _ in pairs]
-    correct = [False] * len(prompts)
-    setting = Setting(model, lens, {}, Options(batch_size=batch_size))
-    for read in reads(setting, encoded, groups):
-        wrong = lens.logits(read.stream.final).argmax(-1) != read.targets
-        missed = set(read.batch.readouts.rows[wrong].tolist())
-        for row, member in enumerate(read.batch.members):
-            if row not in missed:
-                correct[pairs[member][0]] = True
-    return correct
 
 
 def first_token_collisions(encoded: Sequence[Encoded], answers: Sequence[str]) -> float:
@@ -176,7 +150,7 @@ class Attribution:
     ) -> tuple[list[Prompt], dict[str, Any]]:
         if not options.correct_only:
             return list(prompts), {}
-        correct = answered_correctly(model, tokenizer, prompts, batch_size=options.batch_size)
+        correct = answered_correctly(model, tokenizer, prompts)
         kept = [prompt for prompt, right in zip(prompts, correct, strict=True) if right]
         return kept, {"prompts_before_correct_only": _counts(prompts)}
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from interventions.correct import answered_correctly
 from interventions.errors import UserError
 from interventions.memory import parse_memory
 from interventions.methods import MethodResult
@@ -20,7 +21,6 @@ from interventions.removed import value_norms
 from interventions.responses import collect, tokenize
 from interventions.statistical import reports
 from interventions.statistical.contrasts import Contrast, make_contrasts, negatives_of, seeded
-from interventions.statistical.correct import answered_correctly
 from interventions.statistical.options import Options
 from interventions.statistical.run import Run
 from interventions.statistics import STATISTICS, Statistic, random

@@ -8,7 +8,7 @@ import torch
 
 from interventions.attribution import importance
 from interventions.attribution.lens import lens_of
-from interventions.attribution.methods import answered_correctly
+from interventions.correct import answered_correctly
 from interventions.attribution.options import Options
 from interventions.attribution.readouts import Readouts, batches, encode
 from interventions.attribution.stream import read_stream, writes_of

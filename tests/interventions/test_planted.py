@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from interventions.apply import Intervention, intervene
-from interventions.attribution.methods import answered_correctly
+from interventions.correct import answered_correctly
 from interventions.errors import UserError
 from interventions.grading import grade, grade_scores
 from interventions.mask import Mask
@@ -40,7 +40,7 @@ def exact() -> tuple[Planted, Any, Any]:
 
 def recall(model: Any, tokenizer: Any, prompts: list[Prompt]) -> dict[str, float]:
     """Share of each relation's prompts whose greedy continuation is the answer."""
-    correct = answered_correctly(model, tokenizer, prompts, batch_size=256)
+    correct = answered_correctly(model, tokenizer, prompts)
     by_relation: dict[str, list[bool]] = {}
     for prompt, right in zip(prompts, correct, strict=True):
         by_relation.setdefault(prompt.concept, []).append(right)

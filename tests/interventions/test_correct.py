@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from interventions.prompts import Prompt
-from interventions.statistical.correct import answered_correctly
+from interventions.correct import answered_correctly
 from tests.tiny import tiny_model, tiny_tokenizer
 
 
