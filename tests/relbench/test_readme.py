@@ -1,4 +1,4 @@
-"""The README's walk-through for a new relation, run as it stands."""
+"""The README's walk-throughs, run as they stand."""
 
 from __future__ import annotations
 
@@ -10,18 +10,42 @@ import subprocess
 import sys
 from pathlib import Path
 
+from relbench.sweep_state import read_treatments
+
 ROOT = Path(__file__).parents[2]
 
 
-def _blocks_to_run() -> list[str]:
+def _block(remark: str) -> str:
+    """The block of commands under a remark."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.findall(
-        r"<!-- a test runs this block as it stands -->\n```bash\n(.*?)```", text, flags=re.DOTALL
+    (found,) = re.findall(rf"<!-- {remark} -->\n```bash\n(.*?)```", text, flags=re.DOTALL)
+    return str(found)
+
+
+def _programs(folder: Path, *modules: str) -> Path:
+    """A folder of commands that run modules of this Python."""
+    folder.mkdir()
+    for module in modules:
+        path = folder / module
+        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+def _run(block: str, cwd: Path, programs: Path, **variables: str) -> str:
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block],
+        cwd=cwd,
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_a_relation_is_added_as_the_readme_says(tmp_path: Path) -> None:
-    (block,) = _blocks_to_run()
     clone = tmp_path / "clone"
     clone.mkdir()
     for name in ("relbench", "interventions"):
@@ -29,20 +53,32 @@ def test_a_relation_is_added_as_the_readme_says(tmp_path: Path) -> None:
     shutil.copy(ROOT / "relbench_lm.py", clone)
     shutil.copytree(ROOT / "tasks" / "country_capital", clone / "tasks" / "country_capital")
     shutil.copy(ROOT / "tasks" / "subjects.csv", clone / "tasks")
-    command = clone / "bin" / "relbench"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m relbench "$@"\n')
-    command.chmod(command.stat().st_mode | stat.S_IXUSR)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block],
-        cwd=clone,
-        env={**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(clone)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "30 facts with 13 answers" in done.stdout
-    assert "0 errors" in done.stdout
+    programs = _programs(clone / "bin", "relbench")
+    block = _block("a test runs this block as it stands")
+    stdout = _run(block, clone, programs, PYTHONPATH=str(clone))
+    assert "30 facts with 13 answers" in stdout
+    assert "0 errors" in stdout
     assert (clone / "tasks" / "river_mouth" / "relbench_river_mouth_en.yaml").is_file()
-    assert done.stdout.count("flows into the\n") == 2
+    assert stdout.count("flows into the\n") == 2
+
+
+def test_a_scoring_method_is_added_as_the_readme_says(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    block = _block("a test runs this block as it stands, on a tiny model")
+    literal = "model: smollm2-135m"
+    assert block.count(literal) == 1
+    packages = tmp_path / "packages"
+    _run(
+        block.replace(literal, f"model: {tiny_checkpoint}"),
+        tmp_path,
+        _programs(tmp_path / "bin", "relbench", "pip"),
+        PYTHONPATH=f"{packages}:{ROOT}",
+        OMP_NUM_THREADS="1",
+        # Into a folder of its own, without a network. (0 switches pip's negative option on.)
+        PIP_TARGET=str(packages),
+        PIP_NO_INDEX="1",
+        PIP_NO_DEPS="1",
+        PIP_NO_BUILD_ISOLATION="0",
+    )
+    treatments = read_treatments(tmp_path / "runs" / "peaks")
+    assert {treatment.method for treatment in treatments} >= {"peaks", "average-precision", "random-scores"}
+    assert (tmp_path / "runs" / "peaks" / "report.html").is_file()
