@@ -42,12 +42,12 @@ PRESETS: Mapping[str, Preset] = {
         about="the protocol of arXiv 2502.17355",
     ),
     "default": Preset(
-        method="average-precision",
-        template="completion",
-        shots=5,
+        method="cohens-d",
+        template="completion,paraphrase",
+        shots=0,
         kinds=("act",),
-        options={"pooling": "last"},
-        about="the most selective statistical settings on the tune facts of the default model",
+        options={"pooling": "mean"},
+        about="the most selective statistical settings in benchmarks/preset_choice.md",
         tuned_on="tune",
     ),
 }
