@@ -82,13 +82,20 @@ def adjusted(p: Sequence[float | None], method: Literal["holm", "fdr_bh"]) -> li
         method: "holm" bounds the chance of any false rejection, "fdr_bh" (Benjamini–Hochberg) the share of
             false ones among the rejections.
     """
-    from statsmodels.stats.multitest import multipletests
-
-    given = [value for value in p if value is not None]
-    if not given:
+    given = np.array([value for value in p if value is not None])
+    if not given.size:
         return list(p)
-    found = iter(multipletests(given, method=method)[1].tolist())
+    found = iter((_holm(given) if method == "holm" else stats.false_discovery_control(given)).tolist())
     return [None if value is None else next(found) for value in p]
+
+
+def _holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Holm (1979): the i-th smallest of n p-values times n − i + 1, none below a smaller one's, none above 1."""
+    order = np.argsort(p, kind="stable")
+    steps = p[order] * np.arange(p.size, 0, -1)
+    adjusted_p = np.empty_like(p)
+    adjusted_p[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    return adjusted_p
 
 
 def detectable_loss(right: int) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
 
 from relbench.analysis.significance import adjusted, detectable_loss, mcnemar_p, sign_flip_p
 
@@ -79,6 +81,12 @@ def test_adjustments_by_hand_leave_missing_tests_out() -> None:
     assert adjusted([0.01, None, 0.04, 0.03], "fdr_bh") == pytest.approx([0.03, None, 0.04, 0.04])
     assert adjusted([None], "holm") == [None]
     assert adjusted([], "fdr_bh") == []
+
+
+@pytest.mark.parametrize("method", ["holm", "fdr_bh"])
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_adjusted_p_values_are_those_of_statsmodels(method: Literal["holm", "fdr_bh"], p: list[float]) -> None:
+    assert adjusted(p, method) == pytest.approx(multipletests(p, method=method)[1].tolist())
 
 
 @pytest.mark.parametrize("right", [6, 20, 71])
