@@ -76,6 +76,9 @@ class MethodResult:
 class ScoringMethod(Protocol):
     """A way to score units.
 
+    It may also have `check_options(options)` and `check_prompts(prompts, concepts, options)`, which raise a
+    `UserError` for what `score` would refuse; they are called before a model is loaded.
+
     Attributes:
         name: Its name, as registered.
         template: Prompt template that it reads unless told otherwise ("question" or "completion").

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from interventions.errors import UserError
 from interventions.files import sha256_json
+from interventions.units import KINDS
 from relbench.prompts import concept, prompts
 
 if TYPE_CHECKING:
@@ -108,6 +110,24 @@ def check_options(plan: ScoringPlan) -> None:
     check = getattr(get_method(plan.method), "check_options", None)
     if check is not None:
         check(plan.method_options())
+
+
+def check_plan(plan: ScoringPlan) -> None:
+    """Find what is wrong with a plan before a model is loaded, as far as that goes.
+
+    Raises:
+        UserError: Unknown names, kinds or options, no facts, or a concept with nothing to tell it from.
+    """
+    from interventions.methods import get_method
+
+    unknown = [kind for kind in plan.kinds if kind not in KINDS]
+    if unknown:
+        raise UserError(f"unknown unit kind {unknown[0]!r}; kinds are {', '.join(KINDS)}")
+    read = scoring_prompts(plan)
+    check_options(plan)
+    check = getattr(get_method(plan.method), "check_prompts", None)
+    if check is not None:
+        check(read, plan.concepts, plan.method_options())
 
 
 def score(

@@ -39,7 +39,14 @@ from relbench.results import write_logged, write_results
 from relbench.samples import Sample, write_samples
 from relbench.scoring import ScoringPlan, data_hash, score, scoring_prompts
 from relbench.sweep_config import MethodConfig, ScoresConfig, SweepConfig
-from relbench.sweep_state import alone, make_state, read_state, refuse_changes, write_state
+from relbench.sweep_state import (
+    alone,
+    make_state,
+    read_state,
+    refuse_changes,
+    refuse_other_outputs,
+    write_state,
+)
 from relbench.treatments import Treatment, make_treatments
 
 if TYPE_CHECKING:
@@ -71,7 +78,9 @@ def run_sweep(
     directory = Path(directory)
     config.check()
     before = read_state(directory) if (directory / "sweep.yaml").exists() else None
-    if before is not None:
+    if before is None:
+        refuse_other_outputs(directory)
+    else:
         refuse_changes(before["config"], config.to_dict(), directory)
         if (directory / "run.json").exists() and data_state(config) == before["data"]:
             return directory

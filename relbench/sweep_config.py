@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -352,6 +352,8 @@ class SweepConfig(_Part):
             raise UserError(f"{path} is not YAML: {error}") from error
         if not isinstance(raw, dict):
             raise UserError(f"{path} is not a sweep config: it should be a mapping of keys to values")
+        if (key := next(repeated_keys(tree), None)) is not None:
+            raise UserError(f"{path}:{key.start_mark.line + 1}: {key.value} stands twice; keep one of them")
         try:
             return cls.model_validate(raw)
         except ValidationError as error:
@@ -371,17 +373,16 @@ class SweepConfig(_Part):
         """
         from relbench.models import resolve
         from relbench.perplexity import documents
-        from relbench.scoring import check_options, scoring_prompts
+        from relbench.scoring import check_plan
 
         resolve(self.model)
         for name in (*self.relations, *(self.contrast_relations or ())):
             load_relation(name)
-        for kind in (*self.kinds, *(kind for method in self.methods for kind in method.kinds or ())):
+        for kind in self.kinds:
             if kind not in KINDS:
                 raise UserError(f"unknown unit kind {kind!r}; kinds are {', '.join(KINDS)}")
         for plan in self.scoring_plans():
-            scoring_prompts(plan)
-            check_options(plan)
+            check_plan(plan)
         for entry in self.scores:
             self.masked_concepts(entry, Scores.load(entry.path))
         for shots in self.shots:
@@ -460,6 +461,20 @@ def _first_error(error: ValidationError) -> tuple[tuple[int | str, ...], str]:
         # Checks of several keys at once begin their message with the key to blame.
         return tuple(message.partition(":")[0].split(".")), message
     return where, f"{key}: {message}"
+
+
+def repeated_keys(tree: yaml.Node | None) -> Iterator[yaml.Node]:
+    """Keys of a YAML tree that their mapping has already; YAML's loader silently takes the last."""
+    if isinstance(tree, yaml.MappingNode):
+        seen = set()
+        for key, value in tree.value:
+            if key.value in seen:
+                yield key
+            seen.add(key.value)
+            yield from repeated_keys(value)
+    elif isinstance(tree, yaml.SequenceNode):
+        for value in tree.value:
+            yield from repeated_keys(value)
 
 
 def line_of(tree: yaml.Node | None, where: Sequence[int | str]) -> int:

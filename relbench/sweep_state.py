@@ -20,6 +20,20 @@ if TYPE_CHECKING:
     from interventions.model_id import ModelId
 
 FILE = "sweep.yaml"
+# What comes into being after `sweep.yaml`, in a sweep or in its report.
+OUTPUTS = (
+    "journal",
+    "samples.jsonl",
+    "perplexity.jsonl",
+    "results",
+    "logged",
+    "run.json",
+    "tables",
+    "figures",
+    "deltas.csv",
+    "deltas.parquet",
+    "report.html",
+)
 
 
 def read_treatments(directory: str | Path) -> list[Treatment]:
@@ -82,6 +96,20 @@ def write_state(directory: Path, state: Mapping[str, Any]) -> None:
     with atomic_write(directory / FILE) as file:
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
         yaml.dump(dict(state), file, Dumper=dumper, sort_keys=False, allow_unicode=True)
+
+
+def refuse_other_outputs(directory: Path) -> None:
+    """Make sure that a directory without a sweep has nothing that a sweep or its report would replace.
+
+    Raises:
+        UserError: It has; one such thing is named.
+    """
+    for name in OUTPUTS:
+        if (directory / name).exists():
+            raise UserError(
+                f"{directory} has {name} but no {FILE}: it is no sweep's directory, and {name} would be "
+                "replaced; use a new directory"
+            )
 
 
 def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], directory: Path) -> None:

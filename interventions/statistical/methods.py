@@ -59,6 +59,27 @@ class StatisticalMethod:
         """
         Options.parse(options, self.statistic.options)
 
+    def check_prompts(
+        self, prompts: Sequence[Prompt], concepts: Sequence[str], options: Mapping[str, object]
+    ) -> None:
+        """Look for positives and negatives of every concept without a model.
+
+        Raises:
+            UserError: A concept has too few, or the options do not go together.
+        """
+        chosen = Options.parse(options, self.statistic.options)
+        told_apart = self.statistic.finish is not None
+        make_contrasts(
+            _wanted(prompts, concepts, chosen),
+            concepts,
+            negatives=chosen.negatives,
+            ratio=chosen.negatives_per_positive,
+            # What balancing leaves depends on the tokenizer.
+            balance=chosen.balance if told_apart else "none",
+            least=self.statistic.least,
+            told_apart=told_apart,
+        )
+
     def score(
         self,
         model: PreTrainedModel,

@@ -63,7 +63,7 @@ def score(
     from interventions.errors import UserError
     from relbench.presets import Preset, get_preset
     from relbench.relations import relation_names
-    from relbench.scoring import ScoringPlan, scoring_prompts
+    from relbench.scoring import ScoringPlan, check_plan, scoring_prompts
     from relbench.scoring import score as run_score
 
     given = {}
@@ -94,11 +94,11 @@ def score(
         seed=seed,
         options=given,
     )
-    n_prompts = len(scoring_prompts(plan))
+    check_plan(plan)
 
     from relbench.lm import load_lm
 
     lm = load_lm(model, dtype=dtype, device=device)
     scores = run_score(plan, lm.model, lm.tokenizer, lm.model_id)
     scores.save(out)
-    click.echo(f"{len(scores.concepts)} concepts × {n_prompts} prompts → {out}")
+    click.echo(f"{len(scores.concepts)} concepts × {len(scoring_prompts(plan))} prompts → {out}")

@@ -66,6 +66,10 @@ CASES = [
         "nowhere/model",
     ),
     ("score average-precision --model {model} --relations country_capital --option k -o OUT", "KEY=VALUE"),
+    # Before the model is looked for.
+    ("score auroc --model nowhere/model --relations country_capital -o OUT", "no negative prompts"),
+    ("score auroc --model nowhere/model --kinds gates -o OUT", "unknown unit kind 'gates'"),
+    ("score lape --model nowhere/model --option balance=length -o OUT", "no balance"),
     ("score average-precision --model {model} --relations country_capital --shots 99 -o OUT", "few-shot"),
     (LM_EVAL + " --model_args pretrained={model},mask={other}", "model"),
     (LM_EVAL + " --model_args pretrained={model},mask={flipped}", "flipped"),

@@ -186,6 +186,25 @@ def test_a_file_that_is_no_config_is_one_line(tmp_path: Path, text: str) -> None
         SweepConfig.from_yaml(tmp_path / "none.yaml")
 
 
+def test_a_key_that_stands_twice_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("model: a\nmethods:\n  - name: random\n    shots: 1\n    shots: 2\n")
+    with pytest.raises(UserError, match=r"config\.yaml:5: shots stands twice"):
+        SweepConfig.from_yaml(path)
+
+
+@pytest.mark.parametrize("name", ["figures/mine.png", "results/table.csv", "samples.jsonl", "report.html"])
+def test_a_folder_with_other_files_of_our_names_is_refused(
+    tiny_checkpoint: Path, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
+    with pytest.raises(UserError, match=f"has {name.split('/')[0]} but no sweep.yaml"):
+        run_sweep(_config(tiny_checkpoint), tmp_path, progress=False)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / name]
+
+
 def test_packaged_configs_are_configs() -> None:
     from importlib.resources import files
 

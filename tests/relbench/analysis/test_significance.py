@@ -85,7 +85,9 @@ def test_adjustments_by_hand_leave_missing_tests_out() -> None:
 
 @pytest.mark.parametrize("method", ["holm", "fdr_bh"])
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
-def test_adjusted_p_values_are_those_of_statsmodels(method: Literal["holm", "fdr_bh"], p: list[float]) -> None:
+def test_adjusted_p_values_are_those_of_statsmodels(
+    method: Literal["holm", "fdr_bh"], p: list[float]
+) -> None:
     assert adjusted(p, method) == pytest.approx(multipletests(p, method=method)[1].tolist())
 
 
