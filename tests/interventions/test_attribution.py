@@ -8,10 +8,10 @@ import torch
 
 from interventions.attribution import importance
 from interventions.attribution.lens import lens_of
-from interventions.correct import answered_correctly
 from interventions.attribution.options import Options
 from interventions.attribution.readouts import Readouts, batches, encode
 from interventions.attribution.stream import read_stream, writes_of
+from interventions.correct import answered_correctly
 from interventions.errors import UserError
 from interventions.methods import get_method
 from interventions.prompts import Prompt

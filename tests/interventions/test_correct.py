@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from interventions.prompts import Prompt
 from interventions.correct import answered_correctly
+from interventions.prompts import Prompt
 from tests.tiny import tiny_model, tiny_tokenizer
 
 
