@@ -3,9 +3,9 @@
     python -m benchmarks.parity DIR [--models smollm2-135m,gemma3-270m] [--limit 10] [--shots 5] [-o FILE]
 
 Both get the same requests of the same lm-eval tasks, in fp32, bare and under a random `act` mask. For lm-eval's
-model the mask is a forward pre-hook on every down projection, written here. The requests are, bare, also scored
-shuffled and in calls of another size. A fact whose recall differs, or a request whose greediness differs, is listed with
-the smallest gap between the two best tokens over its answer, taken from a plain forward pass.
+model the mask is a forward pre-hook on every down projection, written here. Bare, ours also gets the requests
+shuffled and in calls of another size. A fact whose recall differs, or a request whose greediness differs, is
+listed with the smallest gap between the two best tokens over its answer, taken from a plain forward pass.
 
 A killed run goes on where it stopped. About 100 minutes on one core.
 """
