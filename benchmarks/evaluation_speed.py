@@ -27,8 +27,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -44,6 +46,8 @@ from relbench.models import resolve
 from relbench.paths import tasks_dir
 from relbench.prompts import concept
 from relbench.relations import relation_names
+
+T = TypeVar("T")
 
 GROUP = "relbench_paper12_en"
 HF_BATCHES = (1, 4, 8, 16, 32)
@@ -113,10 +117,11 @@ def tasks_of(names: Sequence[str], shots: int, limit: int | None) -> list[BuiltT
     return build_tasks(names, shots=shots, limit=limit)
 
 
-def best_batch(model: str) -> tuple[int, dict[int, float]]:
+def best_batch(model: str, threads: int) -> tuple[int, dict[int, float]]:
     """lm-eval's fastest batch size on every twelfth request, and the seconds of each."""
     from lm_eval.models.huggingface import HFLM
 
+    torch.set_num_threads(threads)
     instances = [one for task in tasks_of([GROUP], 5, 12) for one in task.instances][::2]
     taken = {}
     for size in HF_BATCHES:
@@ -128,8 +133,14 @@ def best_batch(model: str) -> tuple[int, dict[int, float]]:
     return min(taken, key=lambda size: taken[size]), taken
 
 
+def apart(call: Callable[..., T], *arguments: Any) -> T:
+    """Call in a process of its own: memory of this one would count as that of the commands that it starts."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(call, *arguments).result()
+
+
 def commands(model: str, threads: int, limit: int | None) -> dict[str, Any]:
-    batch, sample = best_batch(model)
+    batch, sample = apart(best_batch, model, threads)
     with tempfile.TemporaryDirectory() as folder:
         runs = []
         for number, line in enumerate(
@@ -154,7 +165,8 @@ def commands(model: str, threads: int, limit: int | None) -> dict[str, Any]:
     }
 
 
-def random_scores(lm: RelbenchLM, names: Sequence[str]) -> Scores:
+def save_random_scores(model: str, names: Sequence[str], path: Path) -> None:
+    lm = load_lm(model)
     layout = lm.model_id.layout
     assert isinstance(layout, UnitLayout)
     generator = np.random.default_rng(0)
@@ -162,16 +174,16 @@ def random_scores(lm: RelbenchLM, names: Sequence[str]) -> Scores:
         site: generator.random((len(names), layout.size(site.kind)), np.float32)
         for site in layout.sites(["act"])
     }
-    return Scores(values, tuple(names), lm.model_id, "random")
+    Scores(values, tuple(names), lm.model_id, "random").save(path)
 
 
 def grid(model: str, threads: int, limit: int | None) -> dict[str, Any]:
     limit = limit or GRID_LIMIT
-    batch, _ = best_batch(model)
+    batch, _ = apart(best_batch, model, threads)
     masked = relation_names()[:GRID_CONCEPTS]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        random_scores(load_lm(model), [concept(one, "en") for one in masked]).save(folder / "scores")
+        apart(save_random_scores, model, [concept(one, "en") for one in masked], folder / "scores")
         config = {
             "model": str(resolve(model)),
             "relations": "all",
