@@ -158,12 +158,30 @@ def _fingerprint(model: Any) -> str:
     return digest.hexdigest()
 
 
-def _samples(module: nn.Module) -> bytes:
-    import torch
+def hash_weights(model: Any) -> str:
+    """SHA-256 over samples of every parameter and buffer, adapters included, small ones whole.
 
+    Stricter than the fingerprint, which leaves masks usable beside an adapter: for what is kept of a model's
+    behaviour. Offloaded parameters count by name and shape alone.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        digest.update(name.encode() + str(tuple(tensor.shape)).encode())
+        if not tensor.is_meta:
+            digest.update(_picked(tensor))
+    return digest.hexdigest()
+
+
+def _samples(module: nn.Module) -> bytes:
     weight = weight_data(module)
     if weight is None or weight.numel() == 0:
         return b"none"
+    return _picked(weight)
+
+
+def _picked(weight: torch.Tensor) -> bytes:
+    import torch
+
     flat = weight.detach().reshape(-1)
     # float64 would round differently from device to device for huge weights; integers do not.
     index = torch.arange(_SAMPLES, device=flat.device) * (flat.numel() - 1) // (_SAMPLES - 1)

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from interventions.errors import UserError
 from interventions.files import sha256_json
-from interventions.model_id import ModelId
+from interventions.model_id import ModelId, hash_weights
 from interventions.parallel import barrier, broadcast_text, world
 from interventions.store import DTYPES, DiskStore, MemoryStore, Shape, Store, blocks
 from interventions.units import Site, base_model, capture, config_of, layout_of
@@ -303,7 +303,7 @@ def _identity(
     model_id = ModelId.of(model)
     return {
         "layout": model_id.layout_hash,
-        "fingerprint": model_id.fingerprint,
+        "weights": hash_weights(model),
         "model_dtype": str(model.dtype).removeprefix("torch."),
         "prompts": sha256_json([[token.ids, token.pooled] for token in tokens]),
         "batches": sha256_json([list(batch) for batch in batches]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,15 +61,15 @@ def estimate(config: SweepConfig) -> Estimate:
     Raises:
         UserError: The config asks for something that is not there.
     """
-    from relbench.sweep import load
+    from relbench.sweep import given_scores, load
 
     config.check()
     lm = load(config)
-    with tempfile.TemporaryDirectory() as folder:
-        evaluator = Evaluator(config, Path(folder), lm)
-        scored = [(method, _random_scores(config, method, lm.model_id)) for method in config.methods]
-        given = [(entry, Scores.load(entry.path)) for entry in config.scores]
-        treatments = make_treatments(config, [*scored, *given], lm.model_id, Path(folder))
+    given = given_scores(config, lm.model_id)
+    # Nothing but the baseline is run, so that no mask has to lie anywhere.
+    evaluator = Evaluator(config, Path(), lm)
+    scored = [(method, _random_scores(config, method, lm.model_id)) for method in config.methods]
+    treatments, _ = make_treatments(config, [*scored, *given], lm.model_id)
     blocks = evaluator.blocks(treatments)
     recall = [block for block in blocks if block.kind == RECALL]
     plans = {block: evaluator.built[block.task, block.setting] for block in recall}
@@ -95,6 +94,11 @@ def _random_scores(config: SweepConfig, method: MethodConfig | ScoresConfig, mod
         site: generator.random((len(names), model.layout.size(site.kind)), np.float32) for site in sites
     }
     ones = {site: np.ones(model.layout.size(site.kind), np.float32) for site in sites}
+    # What any mode or control may ask of a mask.
+    percentiles = [mode.percentile for mode in config.modes if mode.percentile is not None]
+    carried = ["mean_abs", "norm", "mean", *(f"percentile-{number:g}" for number in percentiles)]
+    references = dict.fromkeys(carried, ones)
+    references["samples"] = {site: array[None] for site, array in ones.items()}
     return Scores(
         values=values,
         concepts=names,
@@ -103,7 +107,7 @@ def _random_scores(config: SweepConfig, method: MethodConfig | ScoresConfig, mod
         parameters={},
         data_hash="",
         seed=0,
-        references={"mean_abs": ones, "norm": ones},
+        references=references,
     )
 
 

@@ -8,8 +8,10 @@ results before lm-eval prints its table and saves its files.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,9 @@ from lm_eval.__main__ import cli_evaluate
 from lm_eval.utils import simple_parse_args_string
 
 from interventions.errors import UserError
+from interventions.files import sha256_json
 from interventions.masks import Mask
+from interventions.model_id import hash_weights
 from relbench.analysis.pairing import Pair, pair
 from relbench.logged import LoggedSample, logged_samples, read_logged
 from relbench.paths import tasks_dir
@@ -31,6 +35,11 @@ if TYPE_CHECKING:
 
 Results = dict[str, Any]
 BATCH_SIZE = 32
+# Model arguments that say what is done to the model.
+INTERVENTION = {
+    *("mask", "concept", "k", "fraction", "mode", "factor", "value", "percentile", "positions", "mask_seed"),
+    *("baseline", "force"),
+}
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -41,9 +50,7 @@ def run(arguments: Sequence[str]) -> None:
     """
     from relbench import lm as _registers_the_model  # noqa: F401
 
-    arguments = list(arguments)
-    if _asks_for_relbench(arguments) and not {"--batch_size", "-b"} & set(arguments):
-        arguments += ["--batch_size", str(BATCH_SIZE)]
+    arguments = [*arguments, *_default_batch_size(arguments)]
     with _patched(arguments):
         try:
             cli_evaluate()
@@ -58,8 +65,17 @@ def run(arguments: Sequence[str]) -> None:
             raise
 
 
-def _asks_for_relbench(arguments: Sequence[str]) -> bool:
-    return "relbench" in arguments or "--model=relbench" in arguments
+def _default_batch_size(arguments: Sequence[str]) -> list[str]:
+    """`--batch_size` for runs of our model that do not say it: lm-eval's default is 1."""
+    # A config file may say it.
+    if any(word.startswith(("--batch", "-b", "--config", "-C")) for word in arguments):
+        return []
+    pairs = pairwise([*arguments, ""])
+    ours = any(
+        first in ("--model=relbench", "-M=relbench") or (first in ("--model", "-M") and second == "relbench")
+        for first, second in pairs
+    )
+    return ["--batch_size", str(BATCH_SIZE)] if ours else []
 
 
 @contextmanager
@@ -139,7 +155,12 @@ def simple_evaluate(evaluate: Callable[..., Results | None], **settings: Any) ->
     if results is None:
         return None
     if before is not None:
-        add_deltas(results, pair(before, logged_samples(results["samples"])), _targets(run.lm))
+        asked = [sample for sample in before if sample.task in results["samples"]]
+        try:
+            add_deltas(results, pair(asked, logged_samples(results["samples"])), _targets(run.lm))
+        except UserError as error:
+            # What was measured is kept: a baseline that fits can still be compared with it.
+            warnings.warn(f"the results have no deltas: {error}", stacklevel=2)
     run.direct_output(label)
     if not settings.get("log_samples"):
         del results["samples"]
@@ -173,8 +194,9 @@ class _Run:
         settings = {**self.settings, "model": self.lm, "log_samples": True}
         if settings.get("use_cache"):
             # lm-eval's response cache has no key for model or mask, so its file has.
-            weights = f"{self.lm.model_id.fingerprint[:16]}-{self.lm.model.dtype}".replace("torch.", "")
-            settings["use_cache"] = f"{settings['use_cache']}-{weights}-{label}"
+            others = {key: str(value) for key, value in self.arguments.items() if key not in INTERVENTION}
+            answering = sha256_json([hash_weights(self.lm.model), str(self.lm.model.dtype), others])
+            settings["use_cache"] = f"{settings['use_cache']}-{answering[:16]}-{label}"
         results = self.evaluate(**settings)
         if results is not None:
             if self.lm.world_size > 1:
@@ -255,7 +277,9 @@ def concepts_of(mask: Mask) -> set[str]:
             continue
         if isinstance(entry.get("concept"), str):
             found.add(entry["concept"])
-        todo.extend(inner for inner in entry.get("masks", ()) if isinstance(inner, dict))
+        masks = [inner for inner in entry.get("masks", ()) if isinstance(inner, dict)]
+        # What is taken away from the first mask is not masked.
+        todo.extend(masks[:1] if entry.get("operation") == "difference" else masks)
     return found
 
 

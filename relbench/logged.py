@@ -76,9 +76,14 @@ def read_logged(folder: str | Path) -> list[LoggedSample]:
     """Records of the newest `samples_*.jsonl` of each task in a folder that `lm_eval --log_samples` wrote.
 
     Raises:
-        UserError: There are none, or a line is not lm-eval's.
+        UserError: There are none, those of several runs, or a line is not lm-eval's.
     """
     newest: dict[str, Path] = {}
+    runs = sorted({path.parent for path in Path(folder).rglob("samples_*.jsonl")})
+    if len(runs) > 1:
+        raise UserError(
+            f"{folder} has the samples of several runs: {runs[0]}, {runs[1]}, …; name one of them"
+        )
     for path in sorted(Path(folder).rglob("samples_*.jsonl"), key=lambda path: path.stem[-26:]):
         newest[path.stem[len("samples_") : -len("_2026-01-01T00-00-00.000000")]] = path
     if not newest:

@@ -84,8 +84,13 @@ class RayCluster:
                 records = self.ray.get(ready)
             except self.ray.exceptions.RayActorError as error:
                 lost[block] += 1
+                why = (str(error).strip().splitlines() or ["no reason given"])[-1]
+                if error.actor_init_failed:
+                    raise UserError(f"a worker could not start: {why}") from error
                 if lost[block] >= ATTEMPTS:
-                    raise UserError(f"{ATTEMPTS} workers were lost on the block {'/'.join(block)}") from error
+                    raise UserError(
+                        f"{ATTEMPTS} workers were lost on the block {'/'.join(block)}: {why}"
+                    ) from error
                 waiting.appendleft(block)
                 worker = actor.remote(self.config.to_dict(), str(self.directory))
             except self.ray.exceptions.RayTaskError as error:

@@ -12,7 +12,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +47,10 @@ from relbench.sweep_state import (
     refuse_other_outputs,
     write_state,
 )
-from relbench.treatments import Treatment, make_treatments
+from relbench.treatments import Treatment, make_treatments, sizes_of, write_masks
 
 if TYPE_CHECKING:
+    from interventions.model_id import ModelId
     from relbench.lm import RelbenchLM
 
 Scored = list[tuple[MethodConfig | ScoresConfig, Scores]]
@@ -82,7 +83,7 @@ def run_sweep(
         refuse_other_outputs(directory)
     else:
         refuse_changes(before["config"], config.to_dict(), directory)
-        if (directory / "run.json").exists() and data_state(config) == before["data"]:
+        if _is_finished(directory) and data_state(config) == before["data"]:
             return directory
     rank, _ = parallel.world()
     with _alone_together(directory):
@@ -106,6 +107,10 @@ def run_sweep(
         except OSError as error:
             raise full_or_denied(directory, error) from error
     return directory
+
+
+def _is_finished(directory: Path) -> bool:
+    return all((directory / name).exists() for name in ("run.json", "samples.jsonl", "results"))
 
 
 @contextmanager
@@ -150,33 +155,53 @@ def load(config: SweepConfig) -> RelbenchLM:
 
 def _scored(config: SweepConfig, lm: RelbenchLM, directory: Path, clock: _Clock, progress: bool) -> Scored:
     """Every entry of `methods` and `scores` with its scores; made where the directory does not have them yet."""
+    # What can be refused is refused before hours of scoring.
+    sizes_of(config, lm.model_id)
+    given = given_scores(config, lm.model_id)
     scored: Scored = []
     for method, plan in zip(config.methods, config.scoring_plans(), strict=True):
         path = directory / "scores" / f"{method.id}.safetensors"
         with clock.scoring(method.id, path):
             scored.append((method, _scores(path, plan, lm, progress)))
+    return [*scored, *given]
+
+
+def given_scores(config: SweepConfig, model: ModelId) -> list[tuple[ScoresConfig, Scores]]:
+    """The entries of `scores` with their scores.
+
+    Raises:
+        UserError: A file has scores of another model.
+    """
+    given = []
     for entry in config.scores:
         found = Scores.load(entry.path)
-        if not found.model.fits(lm.model_id):
+        if not found.model.fits(model):
             raise UserError(
-                f"{entry.path} has scores of {found.model.describe()}, the sweep's model is "
-                f"{lm.model_id.describe()}"
+                f"{entry.path} has scores of {found.model.describe()}, the sweep's model is {model.describe()}"
             )
-        scored.append((entry, found))
-    return scored
+        given.append((entry, found))
+    return given
 
 
 def _scores(path: Path, plan: ScoringPlan, lm: RelbenchLM, progress: bool) -> Scores:
     """Scores of one method, from the directory when they are there already."""
+    # What they were made from stands beside them: until `sweep.yaml` is written, the config may change.
+    beside = path.with_suffix(".json")
+    wanted = canonical_json(
+        {"plan": asdict(plan), "prompts": data_hash(scoring_prompts(plan)), "dtype": str(lm.model.dtype)}
+    )
+    same = beside.exists() and beside.read_text(encoding="utf-8") == wanted + "\n"
     # All processes must decide alike, and before one of them writes the file.
-    there = parallel.broadcast_text("yes" if path.exists() else "no") == "yes"
-    if there:
+    if parallel.broadcast_text("yes" if same and path.exists() else "no") == "yes":
         found = Scores.load(path)
-        if found.model.fits(lm.model_id) and found.data_hash == data_hash(scoring_prompts(plan)):
+        if found.model.fits(lm.model_id):
             return found
     made = score(plan, lm.model, lm.tokenizer, lm.model_id, progress=progress)
     if parallel.world().rank == 0:
+        beside.unlink(missing_ok=True)
         made.save(path)
+        with atomic_write(beside) as file:
+            file.write(wanted + "\n")
     parallel.barrier()
     return made
 
@@ -184,10 +209,11 @@ def _scores(path: Path, plan: ScoringPlan, lm: RelbenchLM, progress: bool) -> Sc
 def _prepare(config: SweepConfig, scored: Scored, lm: RelbenchLM, directory: Path) -> None:
     """Write the masks and `sweep.yaml`, or make sure that those of the directory are the same."""
     remove_unfinished(directory)
-    treatments = make_treatments(config, scored, lm.model_id, directory)
+    treatments, masks = make_treatments(config, scored, lm.model_id)
     state = make_state(config, data_state(config), lm.model_id, treatments)
     if (directory / "sweep.yaml").exists():
         refuse_changes(read_state(directory), state, directory)
+    write_masks(masks, directory)
     write_state(directory, state)
 
 
@@ -240,6 +266,8 @@ def _executor(name: str, evaluator: Evaluator) -> Executor:
     if name == "local":
         return Local(evaluator, *parallel.world())
     if name == "ray":
+        if parallel.world().size > 1:
+            raise UserError("executor ray shares out the work itself; start it without torchrun")
         from relbench.ray_executor import RayCluster
 
         return RayCluster(evaluator.config, evaluator.directory)
@@ -249,6 +277,7 @@ def _executor(name: str, evaluator: Evaluator) -> Executor:
 def _finish(evaluator: Evaluator, treatments: Sequence[Treatment], blocks: Mapping[Block, Records]) -> None:
     """Write everything that derives from the journals."""
     config, directory, model_id = evaluator.config, evaluator.directory, evaluator.lm.model_id
+    _refuse_gaps(evaluator, treatments, blocks)
     samples = [
         sample
         for block, records in sorted(blocks.items())
@@ -265,6 +294,20 @@ def _finish(evaluator: Evaluator, treatments: Sequence[Treatment], blocks: Mappi
             for block, records in sorted(blocks.items()):
                 if block.kind == PERPLEXITY:
                     file.writelines(canonical_json(record) + "\n" for record in records)
+
+
+def _refuse_gaps(
+    evaluator: Evaluator, treatments: Sequence[Treatment], blocks: Mapping[Block, Records]
+) -> None:
+    wanted = evaluator.blocks(treatments)
+    missing = [block for block in wanted if block not in blocks]
+    if not missing and evaluator.config.continuations:
+        missing = [block for block in continuation_blocks(wanted, blocks) if block not in blocks]
+    if missing:
+        raise UserError(
+            f"the journals in {evaluator.directory} lack {len(missing)} blocks, {'/'.join(missing[0])} the "
+            "first; run the sweep again"
+        )
 
 
 def _samples(block: Block, records: Records, blocks: Mapping[Block, Records]) -> Iterator[Sample]:

@@ -292,6 +292,10 @@ class SweepConfig(_Part):
             raise ValueError(
                 "continuations: a continuation that is made has no positions; use positions: [all]"
             )
+        if self.perplexity is not None and self.positions != ("all",):
+            raise ValueError(
+                "perplexity: a text has no context and continuation to tell apart; use positions: [all]"
+            )
         if self.controls.seeds and self.controls.match == "pooled":
             for mode in self.modes:
                 if mode.needs_references:
@@ -305,6 +309,11 @@ class SweepConfig(_Part):
     def sizes(self) -> tuple[float | int, ...]:
         """Mask sizes, smallest first: shares (floats) or numbers of units (integers)."""
         return tuple(sorted(self.ks)) or tuple(sorted(self.fractions or (0.01,)))
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether anything but the baseline is measured."""
+        return bool(self.methods or self.scores)
 
     @property
     def every_concept(self) -> tuple[str, ...]:

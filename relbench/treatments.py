@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from interventions.apply import Intervention
+from interventions.apply import Intervention, Positions
 from interventions.controls import contribution, pooled_histogram
 from interventions.errors import UserError
 from interventions.masks import (
@@ -86,6 +86,18 @@ class Treatment:
         return cls(**values)  # type: ignore[arg-type]
 
 
+class Treatments(NamedTuple):
+    """Everything that a sweep does, and the masks that it does it with.
+
+    Attributes:
+        treatments: The baseline first.
+        masks: Path within the sweep directory → mask.
+    """
+
+    treatments: list[Treatment]
+    masks: dict[str, Mask]
+
+
 class _Made(NamedTuple):
     """A mask, and what its treatments have in common."""
 
@@ -94,24 +106,22 @@ class _Made(NamedTuple):
 
 
 def make_treatments(
-    config: SweepConfig, scored: Sequence[tuple[MethodConfig | ScoresConfig, Scores]], model: ModelId, directory: Path
-) -> list[Treatment]:  # fmt: skip
-    """Everything that the sweep does; writes the masks.
+    config: SweepConfig, scored: Sequence[tuple[MethodConfig | ScoresConfig, Scores]], model: ModelId
+) -> Treatments:
+    """Everything that the sweep does.
 
     Args:
         config: Of the sweep.
         scored: Each entry of `methods` and `scores` with its scores.
         model: What is masked.
-        directory: Of the sweep; masks go into its `masks/`.
 
     Raises:
         UserError: A size that the model or a method's scores do not have, or scores that lack what a mode or a
             control needs.
     """
-    if model.layout is None:
-        raise UserError("the model's layout is not known, so that nothing can be masked")
-    treatments = [Treatment(BASELINE, BASELINE)]
-    sizes = [(size if isinstance(size, float) else None, _units(model.layout, size)) for size in config.sizes]
+    sizes = sizes_of(config, model)
+    assert model.layout is not None
+    found = Treatments([Treatment(BASELINE, BASELINE)], {})
     for number, (fraction, k) in enumerate(sizes if scored else ()):
         below = sizes[number - 1][1] if number else 0
         chosen = list(_chosen(config, scored, fraction, k))
@@ -122,13 +132,52 @@ def make_treatments(
             made += [_complement(one, model.layout) for one in chosen]
         made += _controls(config, scored, chosen, model, fraction, k)
         for one in made:
-            treatments += _written(config, one, directory)
-    _check_distinct(treatments)
-    return treatments
+            path = f"masks/{one.base.id}.safetensors"
+            found.masks[path] = one.mask
+            found.treatments.extend(_treated(config, one, path))
+    _check_distinct(found.treatments)
+    return found
 
 
-def _units(layout: UnitLayout, size: float | int) -> int:
-    return budget(layout, size) if isinstance(size, float) else size
+def write_masks(masks: Mapping[str, Mask], directory: Path) -> None:
+    """Write a sweep's masks; one that is there already must be the same.
+
+    Raises:
+        UserError: A mask file has another mask.
+    """
+    for name, mask in masks.items():
+        path = directory / name
+        if not path.exists():
+            mask.save(path)
+        elif Mask.load(path).digest != mask.digest:
+            raise UserError(
+                f"{path} is not the mask that this sweep made; delete it, so that it is made again, or use a "
+                "new directory"
+            )
+
+
+def sizes_of(config: SweepConfig, model: ModelId) -> list[tuple[float | None, int]]:
+    """Mask sizes, smallest first: share of the distinct `act` neurons, if given as such, and number of units.
+
+    Raises:
+        UserError: Two sizes come to the same number of units, or a method's kinds have fewer than a size.
+    """
+    if model.layout is None:
+        raise UserError("the model's layout is not known, so that nothing can be masked")
+    sizes: list[tuple[float | None, int]] = [
+        (size, budget(model.layout, size)) if isinstance(size, float) else (None, size)
+        for size in config.sizes
+    ]
+    for (_, first), (_, second) in pairwise(sizes):
+        if first == second and config.has_masks:
+            raise UserError(f"two sizes come to the same number of units, {first}; leave one of them out")
+    for method in config.methods:
+        units = model.layout.count(method.kinds or config.kinds)
+        if sizes[-1][1] > units:
+            raise UserError(
+                f"a size of {sizes[-1][1]} units is more than the {units} that {method.id} scores; use smaller ones"
+            )
+    return sizes
 
 
 def _chosen(
@@ -228,16 +277,20 @@ def _matched(config: SweepConfig, scores: Mapping[str, Scores], one: _Made, seed
     return _Made(mask, replace(base, id=name, method=RANDOM, concept=None, seed=seed, matched_to=base.id))
 
 
-def _written(config: SweepConfig, made: _Made, directory: Path) -> Iterator[Treatment]:
-    """Write a mask; its treatments, one a mode and position."""
-    path = directory / "masks" / f"{made.base.id}.safetensors"
-    made.mask.save(path)
-    base = replace(made.base, mask=str(path.relative_to(directory)), digest=made.mask.digest)
+def _treated(config: SweepConfig, made: _Made, path: str) -> Iterator[Treatment]:
+    """A mask's treatments, one a mode and position.
+
+    Raises:
+        UserError: The mask lacks what a mode needs.
+    """
+    base = replace(made.base, mask=path, digest=made.mask.digest)
     several = len(config.modes) * len(config.positions) > 1
     for mode in config.modes:
         for positions in config.positions:
             suffix = f".{mode.label}.{positions}" if several else ""
             matched = None if base.matched_to is None else base.matched_to + suffix
+            # Made once now: what it refuses should not wait until the baseline is done.
+            _intervention(config, made.mask, mode, positions)
             yield replace(base, id=base.id + suffix, mode=mode.label, positions=positions, matched_to=matched)
 
 
@@ -262,18 +315,19 @@ def interventions_of(config: SweepConfig, treatment: Treatment, directory: Path)
     mask = Mask.load(path)
     if mask.digest != treatment.digest:
         raise UserError(f"{path} is not the mask that this sweep made; restore it, or use a new directory")
-    mode = mode_of(config, treatment)
     positions = next(place for place in config.positions if place == treatment.positions)
-    return (
-        Intervention(
-            mask,
-            mode=mode.mode,
-            positions=positions,
-            factor=mode.factor,
-            value=mode.value,
-            percentile=mode.percentile,
-            seed=config.seed,
-        ),
+    return (_intervention(config, mask, mode_of(config, treatment), positions),)
+
+
+def _intervention(config: SweepConfig, mask: Mask, mode: ModeConfig, positions: Positions) -> Intervention:
+    return Intervention(
+        mask,
+        mode=mode.mode,
+        positions=positions,
+        factor=mode.factor,
+        value=mode.value,
+        percentile=mode.percentile,
+        seed=config.seed,
     )
 
 

@@ -10,6 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -296,8 +297,9 @@ def _matched(
         pools.append(random.permutation(pool))
     if not pools:
         return positive[:0], negative[:0]
-    share = min(len(pool) / len(own) for own, pool in zip(kept_positive, pools, strict=True))
-    share = share if ratio is None else min(share, ratio)
+    # Fractions, since 15 / 11 · 11 is below 15 in floating point.
+    share = min(Fraction(len(pool), len(own)) for own, pool in zip(kept_positive, pools, strict=True))
+    share = share if ratio is None else min(share, Fraction(ratio))
     kept = [pool[: max(1, int(share * len(own)))] for own, pool in zip(kept_positive, pools, strict=True)]
     return np.sort(np.concatenate(kept_positive)), np.sort(np.concatenate(kept))
 

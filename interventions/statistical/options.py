@@ -67,6 +67,10 @@ class Options:
         own = dict(statistic)
         for raw, value in options.items():
             name = raw.replace("-", "_")
+            if name == "seed":
+                raise UserError(
+                    "the seed is no option of a method's own; give it as --seed, or seed: in a config"
+                )
             if name in own:
                 own[name] = _number(name, value, float if isinstance(own[name], float) else int)
             elif name in known:

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from interventions.errors import UserError
 from interventions.units import base_model, config_of
 from relbench.engine.attention import attention_of
 from relbench.engine.packs import Pack
@@ -53,6 +54,9 @@ def run_plan(
 
     Returns:
         A score for each request, in the order of the requests.
+
+    Raises:
+        UserError: Log probabilities are not finite.
     """
     scores: list[TokenScore | None] = [None] * plan.n_requests
     runner = _Runner(model, handle, dtype)
@@ -115,7 +119,8 @@ class _Runner:
         """Scores of the requests of `packs`, which follow a stem of `past` tokens."""
         shape = len(packs), max(len(one.tokens) for one in packs)
         ids, roles = torch.zeros(shape, dtype=torch.long), torch.full(shape, -1)
-        places = torch.arange(past, past + shape[1]).repeat(shape[0], 1)
+        # Unused slots stand where the first used one does: later positions may be beyond the model's window.
+        places = torch.full(shape, past)
         predicting: dict[tuple[int, int], int] = {}
         spans: list[tuple[int, tuple[int, ...], list[int]]] = []
         for number, one in enumerate(packs):
@@ -170,6 +175,12 @@ def _scores(
     at = torch.tensor([row for _, _, rows in spans for row in rows], device=logits.device)
     wanted = torch.tensor([token for _, tokens, _ in spans for token in tokens], device=logits.device)
     logprob = (logits[at, wanted] - torch.logsumexp(logits, dim=-1)[at]).double().cpu()
+    # Comparisons with NaN are false, so that it would pass for the best rank.
+    if not bool(torch.isfinite(logprob).all()):
+        raise UserError(
+            "the model's log probabilities are not finite: its numbers overflow; use dtype float32, or a "
+            "weaker intervention"
+        )
     greedy = (logits.argmax(dim=-1)[at] == wanted).cpu()
     starts = torch.tensor([rows[0] for _, _, rows in spans], device=logits.device)
     firsts = torch.tensor([tokens[0] for _, tokens, _ in spans], device=logits.device)

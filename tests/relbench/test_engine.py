@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, BambaConfig, MambaConfig, PreTrainedModel
 
 from interventions.apply import Handle, Intervention, intervene
+from interventions.errors import UserError
 from interventions.mask import Mask
 from interventions.model_id import ModelId
 from interventions.units import Site
@@ -291,6 +292,27 @@ def test_calls_hold_all_packs_and_little_padding(lengths: list[int], call_tokens
         widths = [len(one.tokens) for one in batch]
         assert len(batch) == 1 or max(widths) * len(batch) <= call_tokens
         assert max(widths) * len(batch) - sum(widths) <= max(CALL_OVERHEAD_TOKENS, call_tokens // 32)
+
+
+def test_unused_slots_stay_within_the_window() -> None:
+    # Learned positions: one beyond the window cannot even be looked up.
+    model = tiny_model("gpt2", n_positions=24)
+    requests = [TokenRequest(tuple(range(5, 25)), (7, 8))]
+    requests += [TokenRequest((*range(5, 15), number, 30), (9,)) for number in range(30, 90)]
+    requests += [TokenRequest((*range(100, 104), number), (9,)) for number in range(30, 36)]
+    plan = make_plan(requests, 24, sharing="tree")
+    assert max(len(pack.tokens) for stem in plan.stems for pack in stem.packs) > 24
+    expected = [_brute(model, request, 24) for request in requests]
+    _close(run_plan(model, plan, call_tokens=4096), expected)
+
+
+def test_log_probabilities_that_are_not_finite_are_refused() -> None:
+    model = tiny_model("llama")
+    with torch.no_grad():
+        model.get_output_embeddings().weight[3] = float("nan")
+    plan = make_plan([TokenRequest((5, 6), (0,))], 64)
+    with pytest.raises(UserError, match="not finite"):
+        run_plan(model, plan, call_tokens=64)
 
 
 def test_empty_parts_are_refused() -> None:

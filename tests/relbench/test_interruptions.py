@@ -150,6 +150,14 @@ def test_a_mask_that_was_changed_is_refused(config: Path, whole: Path, tmp_path:
     shutil.copy(directory / str(first.mask), directory / str(second.mask))
     with pytest.raises(UserError, match="not the mask that this sweep made"):
         interventions_of(SweepConfig.from_yaml(config), second, directory)
+    changed = (directory / str(second.mask)).read_bytes()
+    (directory / "run.json").unlink()
+    with pytest.raises(UserError, match="not the mask that this sweep made; delete it"):
+        run_sweep(SweepConfig.from_yaml(config), directory, progress=False)
+    assert (directory / str(second.mask)).read_bytes() == changed
+    (directory / str(second.mask)).unlink()
+    run_sweep(SweepConfig.from_yaml(config), directory, progress=False)
+    assert final_bytes(directory) == final_bytes(whole)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from interventions.errors import UserError
-from interventions.masks import Mask
+from interventions.masks import Mask, difference, union
 from interventions.model_id import ModelId
 from interventions.units import Site
-from relbench.lm_eval_cli import run
+from relbench.lm_eval_cli import _default_batch_size, concepts_of, run
 from relbench.logged import read_logged
 from tests.tiny import tiny_model
 
@@ -132,6 +132,80 @@ def test_the_response_cache_never_mixes_masks_or_models(
     assert runs["masked", "cached"] == pytest.approx(plain, abs=1e-5)
     values = [set(runs[name, "cached"].values()) for name in ("masked", "other")]
     assert not values[0] & values[1]
+
+
+def test_the_response_cache_tells_adapters_apart(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(
+        tiny_model("llama", max_position_embeddings=2048),
+        LoraConfig(target_modules=["down_proj"], init_lora_weights=False),
+    )
+    adapted.save_pretrained(tmp_path / "adapter")
+    logprobs = []
+    for name, more in (("plain", ""), ("adapted", f",peft={tmp_path / 'adapter'}")):
+        arguments = _arguments(
+            tiny_checkpoint,
+            tmp_path / name,
+            "--use_cache",
+            str(tmp_path / "answers"),
+            tasks=TASKS.split(",")[0],
+        )
+        arguments[4] += more
+        run(arguments)
+        logprobs.append([sample.metrics["answer_logprob"] for sample in read_logged(tmp_path / name)])
+    assert all(abs(a - b) > 1e-4 for a, b in zip(*logprobs, strict=True))
+
+
+def test_a_baseline_that_does_not_fit_does_not_cost_the_results(
+    tiny_checkpoint: Path, mask: Path, tmp_path: Path
+) -> None:
+    # More tasks than are asked for are no harm, other documents are.
+    run(_arguments(tiny_checkpoint, tmp_path / "base"))
+    one = TASKS.split(",")[0]
+    for limit, fits in (("3", True), ("2", False)):
+        arguments = _arguments(tiny_checkpoint, tmp_path / limit, mask=mask, tasks=one)
+        arguments[arguments.index("--limit") + 1] = limit
+        arguments[4] += f",baseline={tmp_path / 'base'}"
+        if fits:
+            run(arguments)
+        else:
+            with pytest.warns(UserWarning, match="the results have no deltas"):
+                run(arguments)
+        assert ("recall_delta,none" in _results(tmp_path / limit)["results"][one]) is fits
+
+
+def test_a_folder_with_several_runs_is_no_baseline(tiny_checkpoint: Path, mask: Path, tmp_path: Path) -> None:
+    run(_arguments(tiny_checkpoint, tmp_path, mask=mask))
+    with pytest.raises(UserError, match=r"several runs: .*baseline"):
+        read_logged(tmp_path)
+
+
+def test_what_is_taken_away_from_a_mask_is_no_target() -> None:
+    layout = ModelId.of(tiny_model("llama"))
+    a, b = (
+        Mask({Site(0, "act"): np.array(units, np.int32)}, layout, {"operation": "top_k", "concept": name})
+        for name, units in (("a@en", [1, 2]), ("b@en", [2, 3]))
+    )
+    assert concepts_of(difference(a, b)) == {"a@en"}
+    assert concepts_of(union(a, b)) == {"a@en", "b@en"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "added"),
+    [
+        ("run --model relbench --tasks x", True),
+        ("run --model=relbench --tasks x", True),
+        ("run -M relbench --tasks x", True),
+        ("run --model relbench --batch_size=4", False),
+        ("run --model relbench -b 4", False),
+        ("run --model relbench --config c.yaml", False),
+        ("run --model hf --tasks relbench", False),
+        ("validate --tasks relbench", False),
+    ],
+)
+def test_our_batch_size_is_the_default_of_our_model_alone(arguments: str, added: bool) -> None:
+    assert _default_batch_size(arguments.split()) == (["--batch_size", "32"] if added else [])
 
 
 @pytest.mark.parametrize("flag", ["true", "refresh"])

@@ -114,6 +114,65 @@ def test_what_scores_cost_outlives_an_interruption(
     assert _bytes(tmp_path / "run") == _bytes(finished)
 
 
+def test_scores_of_another_config_are_not_taken(
+    finished: Path, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    other = [
+        {"id": "average-precision", "name": "mean-difference"},
+        {"name": "log-probability-increase", "shots": 1},
+    ]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        # Before anything says what the directory is of.
+        patch.setattr("relbench.sweep._prepare", killed)
+        run_sweep(_config(tiny_checkpoint, methods=other), tmp_path / "run", progress=False)
+    assert (tmp_path / "run" / "scores" / "average-precision.safetensors").exists()
+    run_sweep(_config(tiny_checkpoint), tmp_path / "run", progress=False)
+    assert _bytes(tmp_path / "run") == _bytes(finished)
+
+
+def test_what_is_missing_of_a_finished_sweep_is_made_again(
+    finished: Path, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    (copy / "samples.jsonl").unlink()
+    run_sweep(_config(tiny_checkpoint), copy, progress=False)
+    assert _bytes(copy) == _bytes(finished)
+
+
+def test_a_mode_without_its_statistic_is_refused_before_the_baseline(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    config = _config(
+        tiny_checkpoint,
+        methods=[{"name": "average-precision", "options": {"references": False}}],
+        modes=["resample"],
+        controls={"seeds": 0},
+    )
+    with pytest.raises(UserError, match="samples"):
+        run_sweep(config, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "journal").exists()
+    assert not (tmp_path / "run" / "sweep.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ks": [2, 100_000], "fractions": []}, "more than the 144"),
+        ({"fractions": [0.001, 0.002]}, "two sizes come to the same number of units, 1"),
+    ],
+)
+def test_sizes_are_refused_before_scoring(
+    tiny_checkpoint: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run_sweep(_config(tiny_checkpoint, **changes), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [({"shots": 0}, "shots"), ({"fractions": [0.2]}, "fractions"), ({"limit": 3}, "limit")],
@@ -166,6 +225,7 @@ Change = Callable[[dict[str, Any]], dict[str, Any]]
         ({"surprise": 1}, "surprise: is unknown"),
         ({"shots": -1}, "shots"),
         ({"templates": ["poem"]}, "poem"),
+        ({"perplexity": "neutral", "positions": ["context"]}, "perplexity: a text has no context"),
     ],
 )
 def test_a_wrong_config_is_refused_before_anything_is_written(
