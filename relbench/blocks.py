@@ -163,7 +163,8 @@ def asked(block: Block, done: Mapping[Block, Records]) -> list[int]:
     recall = block._replace(kind=RECALL)
     before = samples_in(done[recall._replace(treatment=BASELINE)])
     if block.treatment == BASELINE:
-        return [sample.doc_id for sample in before if sample.recall]
+        # Any of them may flip under some mask.
+        return [sample.doc_id for sample in before]
     return flipped(before, samples_in(done[recall]))
 
 

@@ -25,7 +25,7 @@ class Change:
     Documents of the probes are clustered by their subject, other documents stand for themselves.
 
     Attributes:
-        task, metric: Which.
+        task, filter, metric: Which.
         n: Number of paired samples.
         before, after: Means.
         delta: `after - before`.
@@ -39,6 +39,7 @@ class Change:
     """
 
     task: str
+    filter: str
     metric: str
     n: int
     before: float
@@ -63,18 +64,23 @@ def compare_runs(base: str | Path, masked: str | Path) -> tuple[list[Change], li
         by_task.setdefault((one.before.task, one.before.filter), []).append(one)
     changes: list[Change] = []
     remarks: list[str] = []
-    for (task, _), pairs in sorted(by_task.items()):
+    for (task, filter_name), pairs in sorted(by_task.items()):
         first = [set(one.before.metrics) for one in pairs]
         second = [set(one.after.metrics) for one in pairs]
         shared = set.intersection(*first, *second)
         alone = set.union(*first, *second) - shared
         if alone:
             remarks.append(f"{task}: not in every sample of both runs, left out: {', '.join(sorted(alone))}")
-        changes.extend(_change(task, metric, pairs) for metric in sorted(shared))
+        for metric in sorted(shared):
+            values = [one.metrics[metric] for both in pairs for one in (both.before, both.after)]
+            if np.isfinite(values).all():
+                changes.append(_change(task, filter_name, metric, pairs))
+            else:
+                remarks.append(f"{task}: {metric} is not a finite number in every sample, left out")
     return changes, remarks
 
 
-def _change(task: str, metric: str, pairs: Sequence[Pair[LoggedSample]]) -> Change:
+def _change(task: str, filter_name: str, metric: str, pairs: Sequence[Pair[LoggedSample]]) -> Change:
     before = np.array([one.before.metrics[metric] for one in pairs])
     after = np.array([one.after.metrics[metric] for one in pairs])
     clusters = [one.before.subject or str(number) for number, one in enumerate(pairs)]
@@ -89,6 +95,7 @@ def _change(task: str, metric: str, pairs: Sequence[Pair[LoggedSample]]) -> Chan
         p = sign_flip_p(after - before, clusters)
     return Change(
         task=task,
+        filter=filter_name,
         metric=metric,
         n=len(pairs),
         before=mean(before.tolist()),

@@ -19,9 +19,9 @@ LENGTH = 12
 
 
 def flipped(before: Sequence[Sample], after: Sequence[Sample]) -> list[int]:
-    """Documents that were right before and are wrong after, by document id."""
-    right = {sample.doc_id for sample in before if sample.recall}
-    return sorted(sample.doc_id for sample in after if not sample.recall and sample.doc_id in right)
+    """Documents whose recall is another after than before, by document id."""
+    was = {sample.doc_id: sample.recall for sample in before}
+    return sorted(sample.doc_id for sample in after if sample.recall != was[sample.doc_id])
 
 
 def continuations(lm: RelbenchLM, task: BuiltTask, wanted: Sequence[int], *, limit: int) -> Records:

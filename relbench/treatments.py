@@ -190,10 +190,10 @@ def _chosen(
         for name in config.masked_concepts(entry, scores):
             mask = top_k(scores, name, k)
             base = Treatment(f"{entry.id}.{name}.k{k}", entry.id, name, fraction, k)
-            yield _Made(mask, _placed(config, base))
+            yield _Made(mask, placed(config, base))
 
 
-def _placed(config: SweepConfig, treatment: Treatment) -> Treatment:
+def placed(config: SweepConfig, treatment: Treatment) -> Treatment:
     """With the tasks that the treatment meets."""
     met = config.tested_concepts
     everywhere = config.evaluate == "all" or treatment.fraction in config.transfer_fractions
@@ -224,7 +224,7 @@ def _bands(
                 selection=BAND,
                 band=(below, k),
             )
-            yield _Made(band(scores, name, below, k), _placed(config, base))
+            yield _Made(band(scores, name, below, k), placed(config, base))
 
 
 def _complement(made: _Made, layout: UnitLayout) -> _Made:
@@ -249,7 +249,7 @@ def _controls(
             histogram = pooled_histogram([one.mask for one in chosen])
             mask = random_from_histogram(histogram, k, model.layout, model, seed=seed)
             base = Treatment(f"{RANDOM}.seed{seed}.k{k}", RANDOM, None, fraction, k, seed)
-            made.append(_Made(mask, _placed(config, base)))
+            made.append(_Made(mask, placed(config, base)))
         else:
             made += [_matched(config, dict(_by_id(scored)), one, seed) for one in chosen]
     if config.complement:

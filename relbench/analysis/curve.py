@@ -6,7 +6,7 @@ The headline of a method is its off-target loss where the target loss reaches 50
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, log
 from typing import Any, NamedTuple
 
@@ -56,6 +56,7 @@ class Curve:
         language: Whose masks: a language's, or `ALL_LANGUAGES`.
         basis: The off-target group that it rests on.
         targets: Testable concepts with masks of every size and off-target relations of the basis.
+        relations: The targets' and those of their off-target concepts, in the order in which they are drawn.
         points: By size, smallest first.
         off_target_at_half: Off-target loss where target loss reaches 50 %; None when it does not.
         off_target_at_half_interval: Its interval; a bound is infinite where 50 % was not reached.
@@ -63,6 +64,8 @@ class Curve:
         k_at_half: Number of units there, interpolated on the logarithm; None when 50 % is not reached, or
             already by the smallest size.
         mean_selectivity, mean_selectivity_interval: Target − off-target loss, mean over the sizes.
+        drawn_selectivity: Its bootstrap draws [draws], the same draws for curves of one sweep with the same
+            `relations`; NaN where a draw left nothing to judge.
     """
 
     method: str
@@ -71,6 +74,7 @@ class Curve:
     language: str
     basis: str
     targets: tuple[str, ...]
+    relations: tuple[str, ...]
     points: tuple[Point, ...]
     off_target_at_half: float | None
     off_target_at_half_interval: Interval | None
@@ -78,6 +82,7 @@ class Curve:
     k_at_half: float | None
     mean_selectivity: float
     mean_selectivity_interval: Interval | None
+    drawn_selectivity: NDArray[np.float64] = field(repr=False, compare=False)
 
 
 class AtHalf(NamedTuple):
@@ -194,11 +199,19 @@ def _curve(
     if rests_on is None:
         return None
     targets = [
-        _Target(concept, tuple(groups[concept][rests_on]), by_concept[concept])
+        _Target(concept, others, by_concept[concept])
         for concept in complete
-        if rests_on in groups[concept]
+        if (others := _met(groups[concept].get(rests_on, ()), by_concept[concept], resample.losses))
     ]
+    if not targets:
+        return None
     return _summary(key, language, rests_on, targets, sizes, resample)
+
+
+def _met(others: Sequence[str], masks: Sequence[Sequence[str]], losses: Losses) -> tuple[str, ...]:
+    """The concepts that every mask was evaluated on."""
+    needed = {mask for of_size in masks for mask in of_size}
+    return tuple(other for other in others if needed <= losses.evaluated[other].lost.keys())
 
 
 def _is_for(treatment: Treatment, concept: str, masked: Mapping[str, str | None]) -> bool:
@@ -222,10 +235,13 @@ def _observed(targets: Sequence[_Target], n_sizes: int, losses: Losses) -> _Mean
 
 
 def _drawn(targets: Sequence[_Target], n_sizes: int, names: Sequence[str], resample: Resample) -> _Means:
-    """Means in every draw; a relation drawn twice counts twice, as target and as off-target."""
-    often = dict(zip(names, resample.draws_of(len(names)), strict=True))
+    """Means in every draw; a relation drawn twice counts twice, as target and as off-target.
+
+    A draw that leaves nothing to judge is NaN.
+    """
+    often = dict(zip(names, resample.draws_of(len(names), "relations"), strict=True))
     seeds = max(len(masks) for t in targets for masks in t.masks)
-    seed_counts = resample.draws_of(seeds) if seeds > 1 else None
+    seed_counts = resample.draws_of(seeds, "seeds") if seeds > 1 else None
     means = np.zeros((2, n_sizes, resample.draws))
     for size in range(n_sizes):
         weights = np.zeros(resample.draws)
@@ -242,8 +258,7 @@ def _drawn(targets: Sequence[_Target], n_sizes: int, names: Sequence[str], resam
                 means[1, size] += weight * off / np.maximum(total, 1)
                 weights += weight
         means[:, size] /= np.where(weights > 0, weights, np.nan)
-    kept = ~np.isnan(means).any((0, 1))
-    return _Means(means[0][:, kept], means[1][:, kept])
+    return _Means(*means)
 
 
 def _losses(
@@ -284,7 +299,9 @@ def _summary(
 ) -> Curve:
     names = tuple(dict.fromkeys(relation_of(c) for t in targets for c in (t.concept, *t.others)))
     observed = _observed(targets, len(sizes), resample.losses)
-    drawn = _drawn(targets, len(sizes), names, resample)
+    every = _drawn(targets, len(sizes), names, resample)
+    kept = ~np.isnan([every.target, every.off_target]).any((0, 1))
+    drawn = _Means(every.target[:, kept], every.off_target[:, kept])
     seeds = max(len(masks) for t in targets for masks in t.masks)
     units = min(len(names), seeds) if key[0] == RANDOM else len(names)
     half, halves = at_half(*observed), at_half(*drawn)
@@ -296,6 +313,7 @@ def _summary(
         language=language,
         basis=rests_on,
         targets=tuple(t.concept for t in targets),
+        relations=names,
         points=tuple(
             Point(
                 fraction=size.fraction,
@@ -313,6 +331,7 @@ def _summary(
         k_at_half=_size(half, sizes) if reached else None,
         mean_selectivity=float((observed.target - observed.off_target).mean()),
         mean_selectivity_interval=percentile_interval((drawn.target - drawn.off_target).mean(0), units=units),
+        drawn_selectivity=(every.target - every.off_target).mean(0),
     )
 
 

@@ -12,6 +12,8 @@ from relbench.tables import Interval
 
 CONFIDENCE = 0.95
 TAIL = (1 - CONFIDENCE) / 2
+# Things that must be resampled for an interval over them.
+LEAST_UNITS = 3
 
 Floats = NDArray[np.floating[Any]]
 
@@ -97,9 +99,10 @@ def percentile_interval(draws: Floats, *, units: int | None = None) -> Interval 
 
     Args:
         draws: Values of the statistic.
-        units: Number of independent things that were resampled, such as relations; None for many.
+        units: Number of independent things that were resampled, such as relations; None for many. One or two
+            cannot show how they vary: there is no interval.
     """
-    if draws.size == 0 or np.isnan(draws).any() or units == 1:
+    if draws.size == 0 or np.isnan(draws).any() or (units is not None and units < LEAST_UNITS):
         return None
     tail = TAIL
     if units is not None:

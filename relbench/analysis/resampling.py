@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,6 +140,11 @@ class Resample:
             drawn = np.where(right > 0, drawn, lost.sum(1, keepdims=True) / evaluated.right.sum())
         return drawn
 
-    def draws_of(self, n: int) -> Array:
-        """How often each of n relations or seeds is drawn, float32 [n, draws]; the same for equal n."""
-        return multiplicities(n, self.draws, np.random.default_rng([self._seed, 1, n]))
+    def draws_of(self, n: int, of: Literal["relations", "seeds"]) -> Array:
+        """How often each of n relations or seeds is drawn, float32 [n, draws].
+
+        Equal numbers of relations are drawn alike, so that methods can be compared draw by draw; as many seeds
+        are not, for the two are independent.
+        """
+        role = {"relations": 1, "seeds": 2}[of]
+        return multiplicities(n, self.draws, np.random.default_rng([self._seed, role, n]))

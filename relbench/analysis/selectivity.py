@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -117,7 +118,7 @@ class _Judge:
         self._resample = Resample(losses, draws=draws, seed=seed)
         self._drawn: dict[tuple[str, str], Array] = {}
         self._controls: dict[tuple[str, tuple[str, ...]], Array] = {}
-        self._counts: dict[int, Array] = {}
+        self._counts: dict[tuple[int, str], Array] = {}
 
     def draw(self, treatments: Sequence[str]) -> None:
         """Draw the losses of these treatments, and forget those of others."""
@@ -184,18 +185,18 @@ class _Judge:
         """Mean loss over seeds in every draw, seeds and subjects drawn, float32 [draws]."""
         if (concept, names) not in self._controls:
             drawn = self._resample.loss(concept, names)
-            self._controls[concept, names] = (drawn * self._count(len(names))).sum(0) / len(names)
+            self._controls[concept, names] = (drawn * self._count(len(names), "seeds")).sum(0) / len(names)
         return self._controls[concept, names]
 
     def _mean(self, drawn: Sequence[Array]) -> Array:
         """Mean over relations in every draw, relations and subjects drawn, float32 [draws]."""
-        mean: Array = (np.stack(drawn) * self._count(len(drawn))).sum(0) / len(drawn)
+        mean: Array = (np.stack(drawn) * self._count(len(drawn), "relations")).sum(0) / len(drawn)
         return mean
 
-    def _count(self, n: int) -> Array:
-        if n not in self._counts:
-            self._counts[n] = self._resample.draws_of(n)
-        return self._counts[n]
+    def _count(self, n: int, of: Literal["relations", "seeds"]) -> Array:
+        if (n, of) not in self._counts:
+            self._counts[n, of] = self._resample.draws_of(n, of)
+        return self._counts[n, of]
 
 
 def _selectivity(

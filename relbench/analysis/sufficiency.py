@@ -61,7 +61,7 @@ def kept_recalls(runs: Runs, cells: CellIndex, *, seed: int = 0) -> list[Kept]:
         if facts is not None and seeds:
             random = 1 - float(np.mean([facts.loss(control) for control in seeds]))
             if len(seeds) >= LEAST_SEEDS:
-                often = resample.draws_of(len(seeds))
+                often = resample.draws_of(len(seeds), "seeds")
                 drawn = (resample.loss(cell.evaluated, seeds) * often).sum(0) / len(seeds)
                 interval = percentile_interval(1 - drawn, units=len(seeds))
         right, lost = cell.delta.right, cell.delta.lost

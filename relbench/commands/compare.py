@@ -31,9 +31,11 @@ def compare(base: str, masked: str) -> None:
     )
     for column in ("task", "metric", "samples", "base", "masked", "Δ", "p", "loss", "gain"):
         table.add_column(column, justify="left" if column in ("task", "metric") else "right", no_wrap=True)
+    filters = {(row.task, row.filter) for row in rows}
+    several = {row.task for row in rows if sum(task == row.task for task, _ in filters) > 1}
     for row in rows:
         table.add_row(
-            row.task,
+            f"{row.task} ({row.filter})" if row.task in several else row.task,
             row.metric,
             str(row.n),
             f"{row.before:.4f}",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relbench.analysis.cells import Cell, cells_of, headline_cells
+from relbench.analysis.contest import contests
 from relbench.analysis.continuations import flips
 from relbench.analysis.cumulativity import band_losses, steps
 from relbench.analysis.curve import Curve, curves
@@ -17,7 +18,13 @@ from relbench.analysis.selectivity import Selectivity, selectivities
 from relbench.analysis.sufficiency import kept_recalls
 from relbench.analysis.testability import Testability, testability
 from relbench.analysis.versatility import shared_units, transfers
-from relbench.findings.changes import curve_table, delta_table, mask_table, method_table
+from relbench.findings.changes import (
+    contest_table,
+    curve_table,
+    delta_table,
+    mask_table,
+    method_table,
+)
 from relbench.findings.harm import perplexity_table
 from relbench.findings.properties import (
     band_table,
@@ -88,6 +95,7 @@ def make_findings(directory: str | Path) -> Findings:
     tables = [
         recall_table(recalled, judged),
         method_table(curved),
+        contest_table(contests(curved)),
         curve_table(curved),
         mask_table(judgements),
         *_properties(sweep, runs, cells),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from relbench.analysis.cells import Cell
+from relbench.analysis.contest import Contest
 from relbench.analysis.curve import Curve
 from relbench.analysis.delta import SUBSETS
 from relbench.analysis.offtarget import CONTRASTED, GROUPS, HELD_OUT, OTHER_LANGUAGE, SAME_TYPE
@@ -192,7 +193,9 @@ def method_table(curves: Sequence[Curve]) -> Table:
         "interpolated between mask sizes on the logarithm. A dash: half the target was not lost at any size; an "
         "infinite bound: nor in that part of the bootstrap draws (10,000, over relations and subjects). Mean "
         "selectivity: target − off-target loss, averaged over the mask sizes. Language: that of the masked "
-        "relations; all of them together, and with several each alone.",
+        "relations; all of them together, and with several each alone. Random masks that are matched to all masks "
+        "together average the same losses for target and off-target, so that their selectivity is about 0 whatever "
+        "they do: read their losses.",
         (
             *_METHOD,
             Column("off_target_at_half", "off-target loss at 50 % target loss", "share"),
@@ -222,6 +225,40 @@ def method_table(curves: Sequence[Curve]) -> Table:
                 len(curve.points),
             )
             for curve in curves
+        ],
+    )
+
+
+def contest_table(found: Iterable[Contest]) -> Table:
+    """Scoring methods compared two by two."""
+    return make_table(
+        "contests",
+        "Scoring methods two by two: difference in mean selectivity",
+        "On the same facts, relations and mask sizes. Intervals: a bootstrap over relations and subjects that "
+        "draws the same for both (10,000 draws), not corrected for the number of pairs. Methods whose own intervals "
+        "overlap can differ, since what is hard for one is hard for the other.",
+        (
+            Column("method", "method", "text"),
+            Column("second", "other method", "text"),
+            *_METHOD[1:],
+            Column("difference", "difference in mean selectivity", "delta"),
+            interval("difference"),
+            Column("basis", "off-target relations are", "text"),
+            Column("targets", "masked relations", "count"),
+        ),
+        [
+            (
+                one.first.method,
+                one.second.method,
+                one.first.mode,
+                one.first.positions,
+                one.first.language,
+                one.difference,
+                one.interval,
+                one.first.basis,
+                len(one.first.targets),
+            )
+            for one in found
         ],
     )
 

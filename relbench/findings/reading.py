@@ -22,7 +22,7 @@ from relbench.relations import load_facts, load_relation, relation_names
 from relbench.samples import Sample, read_samples
 from relbench.sweep_config import MethodConfig, ScoresConfig, SweepConfig
 from relbench.sweep_state import read_config, read_treatments
-from relbench.treatments import TOP_K, Treatment
+from relbench.treatments import RANDOM, TOP_K, Treatment
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,13 @@ class Sweep:
         """
         named = self.config.contrast_relations or self.config.tested_relations
         entries: tuple[MethodConfig | ScoresConfig, ...] = (*self.config.methods, *self.config.scores)
-        return {
+        found = {
             entry.id: frozenset(_negatives(entry, named) if isinstance(entry, MethodConfig) else named)
             for entry in entries
         }
+        # Random masks are judged beside the others, so not as held out from what one of these was contrasted with.
+        found[RANDOM] = frozenset(name for names in found.values() for name in names)
+        return found
 
     def scheme(self, judged: Iterable[Testability]) -> Scheme:
         """What off-target numbers rest on."""

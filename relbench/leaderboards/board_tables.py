@@ -16,6 +16,7 @@ from relbench.leaderboards.boards import (
     RelationEntry,
     Section,
     TransferEntry,
+    model_name,
     where,
 )
 from relbench.leaderboards.inert import csv_text
@@ -26,6 +27,7 @@ _MODEL = (
     Column("model", "model", "text"),
     Column("revision", "revision", "text"),
     Column("weights", "fingerprint of the weights", "text"),
+    Column("dtype", "type of numbers", "text"),
 )
 _ASKED = (
     Column("protocol", "protocol", "count"),
@@ -121,8 +123,7 @@ def _methods(boards: Boards) -> Table:
             Column("k_at_half", "units there", "number"),
             Column("mean_selectivity", "mean selectivity", "delta"),
             _interval("mean_selectivity"),
-            Column("random_selectivity", "mean selectivity of random masks", "delta"),
-            _interval("random_selectivity"),
+            Column("random_loss", "target loss of random masks", "share"),
             Column("basis", "off-target relations are", "text"),
             Column("targets", "masked relations", "count"),
             Column("seconds", "seconds of scoring", "seconds"),
@@ -144,8 +145,7 @@ def _method_row(section: Section, entry: MethodEntry) -> Iterator[Any]:
     yield entry.k_at_half
     yield entry.mean_selectivity
     yield entry.mean_selectivity_interval
-    yield entry.random_selectivity
-    yield entry.random_selectivity_interval
+    yield entry.random_loss
     yield entry.basis
     yield entry.targets
     yield entry.method.seconds if entry.method else None
@@ -259,8 +259,7 @@ def _transfer(boards: Boards) -> Table:
 
 
 def _transfer_row(entry: TransferEntry) -> Iterator[Any]:
-    identity = entry.submission.model.id
-    yield from _model_values(ModelName(identity.name, identity.revision, identity.fingerprint))
+    yield from _model_values(model_name(entry.submission))
     yield entry.submission.data_version
     yield from _method_values(entry.method, entry.method.id)
     yield " ".join(sorted(entry.method.kinds))
@@ -290,7 +289,7 @@ def _section_values(section: Section) -> tuple[Any, ...]:
 
 
 def _model_values(model: ModelName) -> Sequence[Any]:
-    return (model.name, model.revision, model.fingerprint)
+    return tuple(model)
 
 
 def _asked_values(asked: Asked) -> Sequence[Any]:

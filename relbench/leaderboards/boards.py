@@ -23,11 +23,19 @@ from relbench.treatments import RANDOM, TOP_K
 
 
 class ModelName(NamedTuple):
-    """A model as boards tell them apart: name, revision ("" when there is none) and fingerprint of the weights."""
+    """A model as boards tell them apart.
+
+    Attributes:
+        name: Of the model.
+        revision: "" when there is none.
+        fingerprint: Of the weights.
+        dtype: In which they were run.
+    """
 
     name: str
     revision: str
     fingerprint: str
+    dtype: str
 
     def __str__(self) -> str:
         return self.name
@@ -50,6 +58,8 @@ class Section(NamedTuple):
         model, kinds, data_version: What was masked, and what was asked.
         asked: How.
         concepts: That were masked, and on which masks were evaluated.
+        held_out: Relations among them that scores were not made from, on which off-target losses then rest;
+            without any, they rest on those that scores were contrasted with.
         sizes: Mask sizes, shares of the FFN neurons or numbers of units.
         mode, positions: What masks did.
     """
@@ -59,6 +69,7 @@ class Section(NamedTuple):
     data_version: str
     asked: Asked
     concepts: tuple[str, ...]
+    held_out: tuple[str, ...]
     sizes: tuple[float, ...]
     mode: str
     positions: str
@@ -96,7 +107,7 @@ class MethodEntry:
         reached: Share of the bootstrap draws that reach it.
         k_at_half: Units there.
         mean_selectivity, mean_selectivity_interval: Target − off-target loss, mean over sizes.
-        random_selectivity, random_selectivity_interval: The same of the submission's random controls.
+        random_loss: What the submission's random masks take of the targets, mean over sizes.
         basis: Which relations count as off-target.
         targets: Number of masked relations.
         points: The curve, smallest size first.
@@ -112,8 +123,7 @@ class MethodEntry:
     k_at_half: float | None
     mean_selectivity: float | None
     mean_selectivity_interval: Interval | None
-    random_selectivity: float | None
-    random_selectivity_interval: Interval | None
+    random_loss: float | None
     basis: str
     targets: int | None
     points: tuple[Point, ...]
@@ -288,7 +298,7 @@ def where(submission: Submission) -> str:
 def model_name(submission: Submission) -> ModelName:
     """The model of a submission."""
     identity = submission.model.id
-    return ModelName(identity.name, identity.revision, identity.fingerprint)
+    return ModelName(identity.name, identity.revision, identity.fingerprint, submission.model.dtype)
 
 
 def asked(submission: Submission) -> Asked:
@@ -306,28 +316,33 @@ def asked(submission: Submission) -> Asked:
 def _methods(submissions: Sequence[Submission]) -> dict[Section, tuple[MethodEntry, ...]]:
     found: dict[Section, list[MethodEntry]] = {}
     for submission in submissions:
-        kinds = sorted({method.kinds for method in submission.methods})
+        kinds = sorted({(method.kinds, method.contrast_relations) for method in submission.methods})
         for row in submission.table("methods"):
             name = _text(row, "method")
             method = submission.method(name)
             if method is None and name != RANDOM:
                 continue
+            entry = _method_entry(submission, method, row)
             # Random controls stand beside the methods of every kind that they are controls of.
-            for own in kinds if method is None else [method.kinds]:
-                entry = _method_entry(submission, method, row)
-                found.setdefault(_section(submission, own, row), []).append(entry)
+            own = kinds if method is None else [(method.kinds, method.contrast_relations)]
+            for section in dict.fromkeys(_section(submission, *one, row) for one in own):
+                found.setdefault(section, []).append(entry)
     return {section: _ranked(found[section]) for section in sorted(found)}
 
 
-def _section(submission: Submission, kinds: tuple[str, ...], row: Row) -> Section:
+def _section(
+    submission: Submission, kinds: tuple[str, ...], contrasted: tuple[str, ...], row: Row
+) -> Section:
     config = submission.config
+    masked = _masked(config)
     sizes = _sequence(config.get("ks")) or _sequence(config.get("fractions"))
     return Section(
         model=model_name(submission),
         kinds=tuple(sorted(kinds)),
         data_version=submission.data_version,
         asked=asked(submission),
-        concepts=_masked(config),
+        concepts=masked,
+        held_out=tuple(sorted({relation_of(concept) for concept in masked} - set(contrasted))),
         sizes=tuple(sorted(size for size in sizes if isinstance(size, int | float))),
         mode=_text(row, "mode"),
         positions=_text(row, "positions"),
@@ -341,7 +356,7 @@ def _method_entry(submission: Submission, method: Method | None, row: Row) -> Me
             if alike and _text(other, "method") == name:
                 yield other
 
-    control = next(rows("methods", RANDOM), {})
+    random = [point.target for point in _points(rows("curves", RANDOM))]
     return MethodEntry(
         submission=submission,
         method=method,
@@ -353,8 +368,7 @@ def _method_entry(submission: Submission, method: Method | None, row: Row) -> Me
         k_at_half=_number(row, "k_at_half"),
         mean_selectivity=_number(row, "mean_selectivity"),
         mean_selectivity_interval=_interval(row, "mean_selectivity_interval"),
-        random_selectivity=_number(control, "mean_selectivity"),
-        random_selectivity_interval=_interval(control, "mean_selectivity_interval"),
+        random_loss=mean(random) if random else None,
         basis=_text(row, "basis"),
         targets=_integer(row.get("targets")),
         points=tuple(sorted(_points(rows("curves", _text(row, "method"))))),
@@ -418,7 +432,8 @@ def _relations(submissions: Sequence[Submission]) -> dict[Section, tuple[Relatio
                 selectivity_interval=_interval(row, "selectivity_interval"),
                 random_selectivity=_number(row, "random_selectivity"),
             )
-            found.setdefault(_section(submission, method.kinds, row), []).append(entry)
+            section = _section(submission, method.kinds, method.contrast_relations, row)
+            found.setdefault(section, []).append(entry)
     return {section: tuple(sorted(found[section], key=_by_relation)) for section in sorted(found)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from relbench.relations import TEMPLATES, load_relation, relation_names
 from relbench.samples import BASELINE
 from relbench.sweep_config import MethodConfig, ScoresConfig, SweepConfig
 from relbench.taskfiles import languages_of, task_name
-from relbench.treatments import BAND, RANDOM, TOP_K, Treatment
+from relbench.treatments import BAND, RANDOM, TOP_K, Treatment, placed
 
 # Task → hashes that it once had.
 Past = Mapping[str, frozenset[str]]
@@ -238,6 +239,9 @@ def _own_method(method: Method, entry: MethodConfig, config: SweepConfig, number
         yield Found(f"{field}.tuned_on", f"{expected_split}, found {method.tuned_on!r}")
 
 
+FEW = 5
+
+
 def treatment_findings(submission: Submission, config: SweepConfig) -> Iterator[Found]:
     """Whether the treatments can come from the config, and their masks are listed."""
     from interventions.selection import budget
@@ -252,11 +256,26 @@ def treatment_findings(submission: Submission, config: SweepConfig) -> Iterator[
             yield Found("treatments", f"expected each id once, found {name!r} {times} times")
     methods = {method.id for method in submission.methods}
     concepts = set(config.tested_concepts)
-    modes, tasks = {mode.label for mode in config.modes}, task_names(config).keys()
-    ids = {one.id for one in treatments}
+    modes = {mode.label for mode in config.modes}
+    by_id = {one.id: one for one in treatments}
     listed = {mask.path for mask in submission.masks}
+
+    every = task_names(config).keys()
+
+    def _meets_its_own(one: Treatment) -> bool:
+        # A control matched to a mask meets what that one does.
+        of = by_id.get(one.matched_to or "", one)
+        return set(one.tasks or every) == set(placed(config, replace(of, tasks=None)).tasks or every)
+
+    alike: dict[tuple[Any, ...], str] = {}
     for number, one in enumerate(treatments[1:], start=1):
         control = one.method == RANDOM
+        same = (one.digest, one.mode, one.positions, one.matched_to)
+        # Of very few units two draws can be the same.
+        if control and (one.k or 0) >= FEW and (first := alike.setdefault(same, one.id)) != one.id:
+            yield Found(
+                f"treatments[{number}].digest", f"expected random masks that differ, found that of {first}"
+            )
         size = None if one.fraction is None else budget(layout, one.fraction)
         upto = one.band[1] if one.band else one.k
         rules: dict[str, tuple[bool, str]] = {
@@ -280,8 +299,11 @@ def treatment_findings(submission: Submission, config: SweepConfig) -> Iterator[
                 one.positions in config.positions,
                 f"positions of the config, {', '.join(config.positions)}",
             ),
-            "matched_to": (one.matched_to is None or one.matched_to in ids, "a treatment of the submission"),
-            "tasks": (set(one.tasks or ()) <= tasks, "tasks that the config evaluates"),
+            "matched_to": (
+                one.matched_to is None or one.matched_to in by_id,
+                "a treatment of the submission",
+            ),
+            "tasks": (_meets_its_own(one), "the tasks that the config has it meet"),
             "mask": (one.mask in listed, "a path that stands under masks"),
             "digest": (one.digest is not None, "the digest of the mask's content"),
         }

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
+from relbench.reports.csv import FORMULA
+
 # What has a meaning within a line of CommonMark, or in what GitHub adds to it (tables, strikethrough, mathematics,
 # addresses that become links by themselves); and what has one at its beginning.
 _SPECIAL = re.compile(r"[\\`*_\[\]<>#|~&!$]|:(?=/)|(?<=www)\.|^[-+=]|(?<=^\d)[.)]", re.IGNORECASE)
 _BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
-# With these a spreadsheet takes a cell for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def one_line(text: str) -> str:
@@ -34,7 +34,7 @@ def markdown(text: str) -> str:
 def csv_text(text: str) -> str:
     """Text for a CSV cell that a spreadsheet does not compute: an apostrophe goes before what looks like a formula."""
     line = one_line(text)
-    return f"'{line}" if line.startswith(_FORMULA) else line
+    return f"'{line}" if line.startswith(FORMULA) else line
 
 
 def web_link(text: str) -> str | None:

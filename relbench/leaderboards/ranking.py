@@ -41,9 +41,9 @@ def ranks(scores: Sequence[Score], *, lower_is_better: bool = True) -> list[Rank
     """The rank of every entry: 1 + the number of entries that are better beyond doubt.
 
     One entry is better than another beyond doubt when its interval lies wholly on the better side of the
-    other's, so that entries whose intervals overlap can share a rank. An entry that did not get there comes
-    behind all that did. Overlap is not passed on: of three entries the first two may share rank 1 while the
-    third, which the second overlaps, has rank 2.
+    other's, so that entries whose intervals overlap can share a rank. An entry that did not get there competes
+    with its interval, whose upper bound is infinite. Overlap is not passed on: of three entries the first two
+    may share rank 1 while the third, which the second overlaps, has rank 2.
 
     Args:
         scores: Of the entries of one board.
@@ -57,14 +57,8 @@ def ranks(scores: Sequence[Score], *, lower_is_better: bool = True) -> list[Rank
 def _number(score: Score, others: Sequence[Score]) -> int | None:
     if score.interval is None:
         return None
-    ranked = [other for other in others if other.interval is not None]
-    if score.value is None:
-        return 1 + sum(other.value is not None for other in ranked)
     low = score.interval.low
-    return 1 + sum(
-        other.value is not None and other.interval is not None and other.interval.high < low
-        for other in ranked
-    )
+    return 1 + sum(other.interval is not None and other.interval.high < low for other in others)
 
 
 def _mirrored(score: Score) -> Score:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from interventions.errors import UserError
 from interventions.files import atomic_write, canonical_json
 from relbench.leaderboards.limits import ANSWERS, QUESTIONS
 from relbench.leaderboards.problems import Refused, quoted
@@ -87,6 +88,9 @@ def write_questions(path: Path, samples: Iterable[Sample], treatments: Sequence[
 
     Returns:
         Numbers of questions and of answers.
+
+    Raises:
+        UserError: Two treatments were not asked the same.
     """
     number = {name: place for place, name in enumerate(treatments)}
     questions: dict[QuestionKey, dict[str, Any]] = {}
@@ -95,7 +99,11 @@ def write_questions(path: Path, samples: Iterable[Sample], treatments: Sequence[
     for sample in samples:
         fields = {name: getattr(sample, name) for name in QUESTION}
         key = question_key(fields)
-        questions.setdefault(key, fields)
+        if questions.setdefault(key, fields) != fields:
+            raise UserError(
+                f"document {sample.doc_id} of {sample.task} was another question under {sample.intervention} than "
+                "before; run the sweep again in a new directory"
+            )
         # Adding zero makes −0.0 into 0.0.
         logprob = round(sample.answer_logprob, DECIMALS) + 0.0
         answer = [number[sample.intervention], sample.recall, logprob, sample.first_token_rank]

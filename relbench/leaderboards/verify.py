@@ -91,8 +91,19 @@ def verify(
             assert submission.path is not None
             file = submission.path.relative_to(root).as_posix()
             progress(file)
-            problems += limited(file, submission_problems(submission, root, rules, past))
+            problems += limited(file, _judged(submission, file, root, rules, past))
     return Verified(tuple(submissions), tuple(sorted(set(problems), key=lambda one: one.place)))
+
+
+def _judged(submission: Submission, file: str, root: Path, rules: Rules, past: Past) -> list[Problem]:
+    """`submission_problems`; one that they fail on is refused, and does not keep others from being verified."""
+    try:
+        return submission_problems(submission, root, rules, past)
+    except Exception as error:
+        what = (
+            f"expected a submission that can be judged, found one that raises {type(error).__name__}: {error}"
+        )
+        return [Problem(file, "", what)]
 
 
 def submission_problems(submission: Submission, root: Path, rules: Rules, past: Past) -> list[Problem]:
@@ -181,7 +192,7 @@ def identities(submission: Submission) -> Mapping[str, str]:
     """What no two submissions share: field → value.
 
     The same weights under the same config, tasks and version of the code are the same run, whoever did it and on
-    whatever machine.
+    whatever machine; and so are the same weights, tasks and outcomes, whatever they are called.
     """
     resolved = parsed_config(submission)
     whole = submission.config if isinstance(resolved, list) else resolved.to_dict()
@@ -193,8 +204,14 @@ def identities(submission: Submission) -> Mapping[str, str]:
     run = [submission.model.id.fingerprint, submission.data_version, config]
     code = sorted({str(method.code["relbench"]) for method in submission.methods})
     masks = [treatment.digest for treatment in submission.treatments]
+    outcomes = sorted(
+        [str(row.get(key)) for key in ("relation", "language", "n", "right", "recall", "lost", "gained")]
+        for name in ("recall", "counts")
+        for row in submission.table(name)
+    )
     return {
         "id": submission.id,
         "samples.sha256": submission.samples.sha256,
         "config": sha256_json([run, code, masks]),
+        "results": sha256_json([submission.model.id.fingerprint, submission.data_version, outcomes]),
     }

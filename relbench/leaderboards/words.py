@@ -17,8 +17,11 @@ METHODS = (
 )
 RANKS = (
     "Rank: 1 + the number of methods whose 95 % interval lies wholly below. Methods with overlapping intervals "
-    "can share a rank, marked with =. Methods that do not reach 50 % target loss come behind all that do. Random masks "
-    "are what to read the others beside; they are not ranked."
+    "can share a rank, marked with =. With fewer than three relations there is no interval and no rank. Overlap is "
+    "a cautious criterion: methods of one submission meet the same facts, and its report compares them draw by "
+    "draw. Random masks are what to read the others beside; they are not ranked, and where they are matched to all "
+    "masks together, target and off-target loss average the same numbers, so that their selectivity is about 0 "
+    "whatever they do."
 )
 MODELS = (
     "Recall without any mask, with Clopper–Pearson intervals. Most common answer: what one constant answer would "
@@ -43,7 +46,8 @@ def languages_of(section: Section, code: str) -> tuple[str, ...]:
 
 def revision(model: ModelName) -> str:
     """A short name of a model's weights."""
-    return model.revision[:10] if model.revision else f"weights {model.fingerprint[:10]}"
+    name = model.revision[:10] if model.revision else f"weights {model.fingerprint[:10]}"
+    return name if model.dtype == "float32" else f"{name} in {model.dtype}"
 
 
 def kinds(names: tuple[str, ...]) -> str:

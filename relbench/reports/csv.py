@@ -16,7 +16,7 @@ from relbench.reports.flat import flat_columns
 from relbench.tables import Kind, Table
 
 # The second four are the fullwidth forms, which some spreadsheets read as the first.
-_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 
 def write_csv(path: str | Path, table: Table) -> None:
@@ -41,4 +41,4 @@ def _field(value: Any, kind: Kind) -> str:
 def inert(text: str) -> str:
     """`text`, with an apostrophe first where a spreadsheet would run it as a formula."""
     # Tabs and line ends may be dropped before a field is read.
-    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
+    return f"'{text}" if text.lstrip().startswith(FORMULA) else text

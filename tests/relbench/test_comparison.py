@@ -68,6 +68,13 @@ def test_metrics_of_one_run_only_are_reported(tmp_path: Path) -> None:
     assert "margin" in remarks[0]
 
 
+def test_a_number_that_is_none_is_left_out(tmp_path: Path) -> None:
+    base, masked = _run(tmp_path / "a", [1, 0]), _run(tmp_path / "b", [1, float("nan")])
+    changes, remarks = compare_runs(base, masked)
+    assert "acc" not in {change.metric for change in changes}
+    assert any("acc is not a finite number" in remark for remark in remarks)
+
+
 def test_the_newest_file_of_a_task_counts(tmp_path: Path) -> None:
     folder = _run(tmp_path / "a", [0, 0])
     _run(folder, [1, 1], when="2026-02-01T00-00-00.000000")

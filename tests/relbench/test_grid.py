@@ -187,7 +187,7 @@ def test_a_costly_method_reads_fewer_prompts() -> None:
     assert [plan.limit for plan in config.scoring_plans()] == [3, 2]
 
 
-def test_continuations_are_asked_where_an_answer_was_lost(tmp_path: Path) -> None:
+def test_continuations_are_asked_where_recall_changed(tmp_path: Path) -> None:
     from relbench.blocks import Block, asked
     from tests.relbench.records import sample
 
@@ -195,8 +195,8 @@ def test_continuations_are_asked_where_an_answer_was_lost(tmp_path: Path) -> Non
     after = [sample(i, int(i in (0, 3)), intervention="m").to_dict() for i in range(5)]
     where = {"task": "t", "template": "completion", "shots": "5"}
     done = {Block("recall", BASELINE, **where): before, Block("recall", "m", **where): after}
-    assert asked(Block("continuation", "m", **where), done) == [1, 2]
-    assert asked(Block("continuation", BASELINE, **where), done) == [0, 1, 2]
+    assert asked(Block("continuation", "m", **where), done) == [1, 2, 3]
+    assert asked(Block("continuation", BASELINE, **where), done) == [0, 1, 2, 3, 4]
 
 
 def test_continuations_begin_with_the_answer_where_recall_is_one(tiny_checkpoint: Path) -> None:

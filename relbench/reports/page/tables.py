@@ -33,7 +33,7 @@ ABOUT = {
     "versatility": ("other", "masked_language"),
 }
 # Tables whose rows are means over masks: a row leads to these.
-OVER_MASKS = ("methods", "curves")
+OVER_MASKS = ("methods", "contests", "curves")
 
 # Filter → its name, and the columns that it looks at; a row stays when one of them has the chosen value.
 FILTERS: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -79,7 +79,8 @@ def test_percentiles_are_moved_outwards_for_few_units() -> None:
     assert plain == pytest.approx((-1.96, 1.96), abs=0.03)
     # Student's t with 9 degrees of freedom 2.262, times √(10/9).
     assert percentile_interval(draws, units=10) == pytest.approx((-2.385, 2.385), abs=0.05)
-    assert percentile_interval(draws, units=1) is None
+    assert percentile_interval(draws, units=1) is percentile_interval(draws, units=2) is None
+    assert percentile_interval(draws, units=3) is not None
     assert percentile_interval(np.array([1.0, np.nan])) is None
     assert percentile_interval(np.array([])) is None
 

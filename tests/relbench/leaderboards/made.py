@@ -115,7 +115,9 @@ def make_directory(
 
 
 def _masked(treatment: Treatment, directory: Path, model: ModelId) -> Treatment:
-    units = {Site(1, "act"): np.arange(treatment.k or 1, dtype=np.int32)}
+    assert model.layout is not None
+    drawn = np.random.default_rng(treatment.seed or 0).permutation(model.layout.d_ff)[: treatment.k or 1]
+    units = {Site(1, "act"): np.sort(drawn).astype(np.int32)}
     mask = Mask(units, model, {"operation": "made up", "for": treatment.id})
     path = directory / "masks" / f"{treatment.id}.safetensors"
     mask.save(path)

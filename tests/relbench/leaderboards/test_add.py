@@ -277,7 +277,7 @@ def test_a_second_time_is_refused(finished_sweep: Path, root: Path) -> None:
     _refused(finished_sweep, root, "is there already; give the submission another --id")
     with pytest.raises(NotAdded) as refused:
         submit(finished_sweep, root, id="again")
-    assert {problem.field for problem in refused.value.problems} == {"config", "samples.sha256"}
+    assert {problem.field for problem in refused.value.problems} == {"config", "results", "samples.sha256"}
     command = [
         "leaderboard",
         "add",

@@ -32,8 +32,8 @@ def test_ranks_by_hand() -> None:
         Score(0.05, None),
     ]
     # The second overlaps the first and the third; only the first lies wholly below the third. What is not reached
-    # comes last, even where its interval reaches down; what has no interval is not ranked and pushes nobody back.
-    assert [str(rank) for rank in ranks(scores)] == ["1=", "1=", "2", "4", "5=", "5=", "–"]
+    # competes with its interval; what has none is not ranked and pushes nobody back.
+    assert [str(rank) for rank in ranks(scores)] == ["1=", "1=", "2", "4=", "4=", "1=", "–"]
 
 
 def test_higher_can_be_better() -> None:
@@ -80,7 +80,7 @@ def test_methods_stand_with_their_numbers_and_the_random_control_unranked_below(
     assert good.off_target_at_half == pytest.approx(3 / 30)
     assert poor.off_target_at_half is None
     assert good.mean_selectivity == pytest.approx(((0.5 - 0.1) + (1.0 - 0.2)) / 2)
-    assert good.random_selectivity == random.mean_selectivity == 0.0
+    assert good.random_loss == mean(point.target for point in random.points) == 0.0
     assert [(point.k, point.target) for point in good.points] == [(10, 0.5), (30, 1.0)]
     assert (good.method and good.method.seconds, good.basis) == (12.5, "held-out")
 
@@ -110,6 +110,10 @@ def test_another_laboratory_is_ranked_among_the_first() -> None:
         pytest.param({"config": {"concepts": ["country_capital@en"]}}, id="masked"),
         pytest.param({"config": {"fractions": [0.5]}}, id="sizes"),
         pytest.param({"model": {"fingerprint": "0" * 64}}, id="weights"),
+        pytest.param({"dtype": "bfloat16"}, id="type of numbers"),
+        pytest.param(
+            {"methods": (method("good", contrast_relations=("thing_color",)), method("poor"))}, id="contrast"
+        ),
     ],
 )
 def test_what_differs_in_anything_but_the_method_is_another_section(other: dict[str, object]) -> None:
@@ -120,6 +124,8 @@ def test_what_differs_in_anything_but_the_method_is_another_section(other: dict[
     if "model" in changes:
         identity = replace(first.model.id, **changes["model"])  # type: ignore[arg-type]
         changes["model"] = replace(first.model, id=identity)
+    if "dtype" in changes:
+        changes["model"] = replace(first.model, dtype=str(changes.pop("dtype")))
     second = replace(first, id="second", **changes)  # type: ignore[arg-type]
     sections = make_boards([first, second]).methods
     assert len(sections) == 2

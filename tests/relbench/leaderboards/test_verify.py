@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import re
 import shutil
@@ -290,8 +292,52 @@ def test_the_same_run_under_another_name_is_a_duplicate(root: Path, submission: 
     submission.with_name("copy.json").write_text(text)
     said = problems(root)
     # The first by name counts; what they share is named.
-    assert [line.split(": ")[:2] for line in said] == [[FILE, "config"], [FILE, "samples.sha256"]]
+    assert [line.split(": ")[:2] for line in said] == [
+        [FILE, "config"],
+        [FILE, "results"],
+        [FILE, "samples.sha256"],
+    ]
     assert all(line.endswith(f"expected no duplicate, found the same in {FOLDER}/copy.json") for line in said)
+
+
+def test_the_same_outcomes_under_another_version_are_a_duplicate(root: Path, submission: Path) -> None:
+    with gzip.open(samples_path(submission)) as file:
+        answers = file.read()
+    # Packed otherwise, so that the files differ.
+    packed = gzip.compress(answers, compresslevel=1, mtime=0)
+    samples_path(submission.with_name("copy.json")).write_bytes(packed)
+    text = submission.read_text().replace('"made"', '"copy"').replace("made.", "copy.")
+    raw = json.loads(text.replace("-o made", "-o copy"))
+    raw["samples"]["sha256"] = hashlib.sha256(packed).hexdigest()
+    raw["methods"][0]["code"]["relbench"] = "9.9.9"
+    submission.with_name("copy.json").write_text(json.dumps(raw))
+    assert [line.split(": ")[:2] for line in problems(root)] == [[FILE, "results"]]
+
+
+def test_a_submission_that_cannot_be_judged_does_not_keep_others_from_it(
+    root: Path, submission: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("unexpected")
+
+    monkeypatch.setattr("relbench.leaderboards.verify.results_of", fails)
+    (line,) = problems(root)
+    assert line.startswith(f"{FILE}: ")
+    assert "found one that raises KeyError" in line
+
+
+def test_random_masks_must_differ_and_masks_meet_their_tasks(root: Path, submission: Path) -> None:
+    def change(raw: dict[str, Any]) -> None:
+        raw["treatments"][34]["digest"] = raw["treatments"][33]["digest"]
+        raw["treatments"][15]["tasks"] = ["relbench_company_hq_en", "relbench_food_from_country_en"]
+
+    edit(submission, change)
+    said = [line.split(": ", 1)[1] for line in problems(root)]
+    assert any(
+        line.startswith("treatments[34].digest: expected random masks that differ, found that of")
+        for line in said
+    )
+    assert any(line.startswith("treatments[15].tasks: expected the tasks that the config") for line in said)
 
 
 def test_an_id_is_taken_by_one_model_only(root: Path, tmp_path: Path) -> None:
@@ -335,10 +381,13 @@ def test_a_mask_that_meets_too_few_tasks(tmp_path: Path) -> None:
 
     edit(path, fewer)
     said = [line.split(": ", 1)[1] for line in problems(root) if FILE in line]
-    assert said == [
+    elsewhere = "expected the tasks that the config has it meet, found ('relbench_company_hq_en',)"
+    assert sorted(said) == [
         "treatments: expected 10 random masks at 0.0003 on the methods board, found 9",
+        f"treatments[13].tasks: {elsewhere}",
         "treatments[3].tasks: expected the tasks that are compared for average-precision for "
         "landmark_on_continent@en at 0.0003 on the methods board, found fewer",
+        f"treatments[3].tasks: {elsewhere}",
     ]
 
 
