@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from interventions.model_id import ModelId
     from relbench.lm import RelbenchLM
 
+# Seconds after which what a sweep has cost so far is written down.
+KEEP_EVERY = 30.0
+
 Scored = list[tuple[MethodConfig | ScoresConfig, Scores]]
 
 
@@ -98,7 +101,7 @@ def run_sweep(
             parallel.barrier()
             treatments = [Treatment.from_dict(raw) for raw in read_state(directory)["treatments"]]
             evaluator = Evaluator(config, directory, lm)
-            blocks = _evaluate(evaluator, treatments, progress, executor)
+            blocks = _evaluate(evaluator, treatments, clock, progress, executor)
             clock.lap("evaluate")
             if rank == 0:
                 _finish(evaluator, treatments, blocks)
@@ -218,7 +221,7 @@ def _prepare(config: SweepConfig, scored: Scored, lm: RelbenchLM, directory: Pat
 
 
 def _evaluate(
-    evaluator: Evaluator, treatments: Sequence[Treatment], progress: bool, executor: str
+    evaluator: Evaluator, treatments: Sequence[Treatment], clock: _Clock, progress: bool, executor: str
 ) -> dict[Block, Records]:
     """Do what is left of all blocks; every finished block."""
     config, directory = evaluator.config, evaluator.directory
@@ -246,6 +249,7 @@ def _evaluate(
             block: Block, records: Records, bar: tqdm = bar, costs: Mapping[Block, int] = costs
         ) -> None:
             journal.append(block, records)
+            clock.lap("evaluate")
             # With several processes the others are about as far.
             bar.update(min(costs[block] * parallel.world().size, bar.total - bar.n))
 
@@ -318,39 +322,55 @@ def _samples(block: Block, records: Records, blocks: Mapping[Block, Records]) ->
 
 
 class _Clock:
-    """Seconds per phase, and what each method's scores cost, also those that an interrupted run made."""
+    """Seconds per phase, and what each method's scores cost, over all runs that a sweep took.
+
+    Both are kept while it runs, so that of a killed run at most the last half minute is missing.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "run.json"
-        self.costs = directory / "costs.json"
+        self.kept = directory / "costs.json"
         self.started = time.time()
-        self.last = time.perf_counter()
-        self.laps: dict[str, float] = {}
-        self.methods: dict[str, dict[str, float]] = {}
-        with suppress(FileNotFoundError):
-            self.methods = json.loads(self.costs.read_text(encoding="utf-8"))
+        self.last = self.saved = time.perf_counter()
+        before: dict[str, Any] = {}
+        for path in (self.kept, self.path):
+            with suppress(FileNotFoundError):
+                before = json.loads(path.read_text(encoding="utf-8"))
+                break
+        self.laps: dict[str, float] = before.get("seconds", {})
+        self.methods: dict[str, dict[str, float]] = before.get("methods", {})
+        self.runs: int = before.get("runs", 0) + 1
 
     def lap(self, name: str) -> None:
+        """Count the time since the last lap as the phase `name`."""
         now = time.perf_counter()
-        self.laps[name] = round(now - self.last, 2)
+        self.laps[name] = round(self.laps.get(name, 0.0) + now - self.last, 2)
         self.last = now
+        if now - self.saved > KEEP_EVERY:
+            self.keep()
+
+    def keep(self) -> None:
+        """Write down what is known so far."""
+        self.saved = time.perf_counter()
+        if parallel.world().rank == 0:
+            _write_json(self.kept, {"runs": self.runs, "seconds": self.laps, "methods": self.methods})
 
     @contextmanager
     def scoring(self, method: str, path: Path) -> Iterator[None]:
         """What a method costs, when the block makes its scores file."""
-        there, began = path.exists(), time.perf_counter()
+        before, began = _changed(path), time.perf_counter()
         yield
-        if not there and path.exists():
+        if _changed(path) != before:
             seconds = round(time.perf_counter() - began, 2)
             self.methods[method] = {"seconds": seconds, "bytes": path.stat().st_size}
-            if parallel.world().rank == 0:
-                _write_json(self.costs, self.methods)
+            self.keep()
 
     def write(self, lm: RelbenchLM) -> None:
         from interventions.artifact import package_versions
 
         record = {
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(self.started)),
+            "runs": self.runs,
             "seconds": self.laps,
             "methods": self.methods,
             "device": str(lm.device),
@@ -361,7 +381,12 @@ class _Clock:
             "packages": package_versions(),
         }
         _write_json(self.path, record)
-        self.costs.unlink(missing_ok=True)
+        self.kept.unlink(missing_ok=True)
+
+
+def _changed(path: Path) -> int | None:
+    """When a file was written last, in nanoseconds; None when it is not there."""
+    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def _write_json(path: Path, record: Mapping[str, Any]) -> None:
