@@ -34,8 +34,24 @@ class Contest:
     interval: Interval | None
 
 
-def contests(curves: Sequence[Curve]) -> Iterator[Contest]:
-    """Every two scoring methods that can be compared, the more selective one first; not the random masks."""
+def contests(curves: Sequence[Curve]) -> list[Contest]:
+    """Every two scoring methods that can be compared, but not the random masks.
+
+    Returns:
+        Language by language, the most selective methods first; so within each contest.
+    """
+    languages = list(dict.fromkeys(curve.language for curve in curves))
+    return sorted(
+        _contests(curves),
+        key=lambda one: (
+            languages.index(one.first.language),
+            -one.first.mean_selectivity,
+            -one.second.mean_selectivity,
+        ),
+    )
+
+
+def _contests(curves: Sequence[Curve]) -> Iterator[Contest]:
     for pair in combinations(curves, 2):
         if RANDOM not in {curve.method for curve in pair} and _judged_alike(*pair):
             first, second = sorted(pair, key=lambda curve: -curve.mean_selectivity)

@@ -50,7 +50,7 @@ def test_draws_are_shared() -> None:
 def test_random_masks_and_methods_judged_otherwise_do_not_compete() -> None:
     runs = _runs({"a": 0.2, "b": 0.1, "random": 0.0})
     judged = scheme(runs.concepts, contrasted={"b": frozenset(f"r{number}" for number in range(6))})
-    assert list(contests(curves(runs, judged))) == []
+    assert contests(curves(runs, judged)) == []
 
 
 def test_relations_and_seeds_are_drawn_independently() -> None:
