@@ -201,7 +201,7 @@ def test_a_store_serves_only_what_it_is_of(tmp_path: Path) -> None:
     assert folders(dtype="float16") == 6
     # Answers are no part of what is read.
     manifest = json.loads(next(tmp_path.glob("*/manifest.json")).read_text())
-    assert {"fingerprint", "prompts", "pooling", "sites", "dtype", "batches"} <= manifest.keys()
+    assert {"weights", "prompts", "pooling", "sites", "dtype", "batches"} <= manifest.keys()
 
 
 def test_store_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
