@@ -122,6 +122,25 @@ def verify(root: Path, rerun: int | None, seed: int, model: str | None, masks: P
 
 
 @leaderboard.command()
+@click.argument("root", type=click.Path(path_type=Path), default=_ROOT)
+def recompute(root: Path) -> None:
+    """Make the results of every submission under ROOT again from its samples, after a statistic has changed.
+
+    Nothing but results changes. A submission that does not verify otherwise is left as it is; its problems are
+    printed, one a line, and the exit status is 2.
+    """
+    from relbench.leaderboards.recompute import recompute as again
+
+    done = again(root, progress=_say)
+    for path in done.changed:
+        click.echo(f"wrote {path}")
+    if done.problems:
+        _refuse([str(problem) for problem in done.problems])
+    if not done.changed:
+        click.echo("all results are what the samples give")
+
+
+@leaderboard.command()
 @click.argument("submission", type=click.Path(path_type=Path))
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="The config's file.")
 def config(submission: Path, out: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from interventions.errors import UserError
-from interventions.files import atomic_write, sha256_file
+from interventions.files import sha256_file
 from interventions.model_id import ModelId
 from relbench.findings.reading import Sweep, read_sweep
 from relbench.leaderboards.aggregates import results_of, sweep_of
@@ -35,6 +35,7 @@ from relbench.leaderboards.submission import (
 )
 from relbench.leaderboards.tree import submission_files
 from relbench.leaderboards.verify import verify
+from relbench.leaderboards.writing import write_json
 from relbench.samples import Sample, read_samples
 from relbench.sweep_config import MethodConfig, ScoresConfig, SweepConfig
 from relbench.sweep_state import read_state
@@ -119,10 +120,10 @@ def add(
         path = folder / f"{submission.id}.json"
         if (root / path).exists():
             raise UserError(f"{root / path} is there already; give the submission another --id")
-        _write(staged / path, submission.to_dict())
+        write_json(staged / path, submission.to_dict())
         _take_along(root, staged)
         if not (staged / folder / META).exists():
-            _write(staged / folder / META, ModelMeta.of(submission.model).to_dict())
+            write_json(staged / folder / META, ModelMeta.of(submission.model).to_dict())
         progress("verifying")
         own = [folder / META, folder / submission.samples.path, path]
         found = verify(staged, rules=rules, only=staged / path).problems
@@ -329,34 +330,6 @@ def _environment(run: Mapping[str, Any]) -> dict[str, Any]:
         "processes": run.get("processes", 1),
         "seconds": dict(run["seconds"]),
     }
-
-
-def _write(path: Path, value: Mapping[str, Any]) -> None:
-    """Write JSON of which people read the head: a line for each key, and for each row of a table."""
-    with atomic_write(path) as file:
-        file.write(_laid_out(value) + "\n")
-
-
-def _laid_out(value: Any, depth: int = 0) -> str:
-    plain = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    if len(plain) <= 100 or not isinstance(value, (dict, list)):
-        return plain
-    inner = " " * (depth + 1)
-    if isinstance(value, dict):
-        items = [
-            f"{json.dumps(key, ensure_ascii=False)}: {_laid_out(one, depth + 1)}"
-            for key, one in value.items()
-        ]
-        opening, closing = "{", "}"
-    else:
-        items = [
-            json.dumps(one, ensure_ascii=False, allow_nan=False)
-            if isinstance(one, list)
-            else _laid_out(one, depth + 1)
-            for one in value
-        ]
-        opening, closing = "[", "]"
-    return f"{opening}\n" + ",\n".join(inner + item for item in items) + f"\n{' ' * depth}{closing}"
 
 
 def _take_along(root: Path, staged: Path) -> None:

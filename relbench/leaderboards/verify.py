@@ -8,7 +8,7 @@ from pathlib import Path
 
 from interventions.errors import UserError
 from interventions.files import sha256_json
-from relbench.leaderboards.aggregates import differences, results_of, sweep_of
+from relbench.leaderboards.aggregates import Results, differences, results_of, sweep_of
 from relbench.leaderboards.check_samples import read_checked
 from relbench.leaderboards.checks import (
     Found,
@@ -74,7 +74,7 @@ def verify(
         raise UserError(f"{root} is no folder; give the one that holds {RESULTS}/")
     rules = rules or load_rules()
     problems = layout_problems(root)
-    past = _past(root, problems)
+    past = past_tasks(root, problems)
     submissions = []
     for path in submission_files(root):
         file = path.relative_to(root).as_posix()
@@ -91,14 +91,18 @@ def verify(
             assert submission.path is not None
             file = submission.path.relative_to(root).as_posix()
             progress(file)
-            problems += limited(file, _judged(submission, file, root, rules, past))
+            problems += limited(file, _problems(submission, file, root, rules, past))
     return Verified(tuple(submissions), tuple(sorted(set(problems), key=lambda one: one.place)))
 
 
-def _judged(submission: Submission, file: str, root: Path, rules: Rules, past: Past) -> list[Problem]:
-    """`submission_problems`; one that they fail on is refused, and does not keep others from being verified."""
+def _problems(submission: Submission, file: str, root: Path, rules: Rules, past: Past) -> list[Problem]:
+    """All problems of a submission; one that the checks fail on is refused, and does not keep others from being
+    verified."""
     try:
-        return submission_problems(submission, root, rules, past)
+        judged = judge(submission, root, rules, past)
+        if judged.expected is None:
+            return [*judged.problems]
+        return [*judged.problems, *differences(file, submission.results, judged.expected)]
     except Exception as error:
         what = (
             f"expected a submission that can be judged, found one that raises {type(error).__name__}: {error}"
@@ -106,8 +110,21 @@ def _judged(submission: Submission, file: str, root: Path, rules: Rules, past: P
         return [Problem(file, "", what)]
 
 
-def submission_problems(submission: Submission, root: Path, rules: Rules, past: Past) -> list[Problem]:
-    """Everything that is wrong with one submission of the right form."""
+@dataclass(frozen=True)
+class Judged:
+    """What is to be said of one submission.
+
+    Attributes:
+        problems: Everything that is wrong with it but for its results.
+        expected: The results that its samples give; None when what it rests on is wrong.
+    """
+
+    problems: tuple[Problem, ...]
+    expected: Results | None
+
+
+def judge(submission: Submission, root: Path, rules: Rules, past: Past) -> Judged:
+    """Check one submission of the right form, and compute its results from its samples."""
     assert submission.path is not None
     file = submission.path.relative_to(root).as_posix()
 
@@ -117,7 +134,7 @@ def submission_problems(submission: Submission, root: Path, rules: Rules, past: 
     problems = named(place_findings(submission, root)) + meta_problems(submission, root)
     config = parsed_config(submission)
     if isinstance(config, list):
-        return problems + named(config)
+        return Judged((*problems, *named(config)), None)
     try:
         basis = [
             *data_findings(submission, config, past),
@@ -126,29 +143,25 @@ def submission_problems(submission: Submission, root: Path, rules: Rules, past: 
         ]
         problems += named([*basis, *board_findings(submission, config, rules)])
     except UserError as error:
-        return [
-            *problems,
-            Problem(file, "config", f"expected one that the installed tasks allow, found that {error}"),
-        ]
+        said = f"expected one that the installed tasks allow, found that {error}"
+        return Judged((*problems, Problem(file, "config", said)), None)
     if submission.tasks.keys() != task_names(config).keys():
-        return problems
+        return Judged(tuple(problems), None)
     samples = read_checked(submission, config)
     where = f"{Path(file).parent.as_posix()}/{submission.samples.path}"
     problems += named(samples.found, where)
     if basis or samples.found:
         # What cannot be right has no results to compare.
-        return problems
+        return Judged(tuple(problems), None)
     try:
-        expected = results_of(sweep_of(config, submission.treatments, samples.samples))
+        return Judged(tuple(problems), results_of(sweep_of(config, submission.treatments, samples.samples)))
     except UserError as error:
-        return [
-            *problems,
-            Problem(where, "", f"expected samples that pair with the baseline's, found that {error}"),
-        ]
-    return [*problems, *differences(file, submission.results, expected)]
+        said = f"expected samples that pair with the baseline's, found that {error}"
+        return Judged((*problems, Problem(where, "", said)), None)
 
 
-def _past(root: Path, problems: list[Problem]) -> Past:
+def past_tasks(root: Path, problems: list[Problem]) -> Past:
+    """The hashes that tasks had before; what is wrong with their file is added to `problems`."""
     path = root / PAST
     if not path.exists() and not path.is_symlink():
         return {}
