@@ -124,17 +124,14 @@ class Bench:
 def report(records: Sequence[dict[str, Any]]) -> list[str]:
     """The tables: a row for each model, language and condition, and the flips."""
     lines = [
-        "| model | language | mask | facts | recalled | recall differs | requests | greediness differs "
+        "| model | language | shots | mask | facts | recalled | recall differs | requests | greediness differs "
         "| largest difference in log probability | of order and call size |",
-        "|---|---|---|" + "---:|" * 7,
+        "|---|---|---:|---|" + "---:|" * 7,
     ]
-    keys = dict.fromkeys((one["model"], one["language"], one["masked"]) for one in records)
-    for model, language, masked in keys:
-        own = [
-            one
-            for one in records
-            if (one["model"], one["language"], one["masked"]) == (model, language, masked)
-        ]
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for one in records:
+        groups.setdefault((one["model"], one["language"], one["shots"], one["masked"]), []).append(one)
+    for (model, language, shots, masked), own in groups.items():
         total = {
             key: sum(one[key] for one in own) for key in ("facts", "recalled", "recall differs", "requests")
         }
@@ -142,7 +139,7 @@ def report(records: Sequence[dict[str, Any]]) -> list[str]:
         moved = [one["order and size"] for one in own if one["order and size"] is not None]
         flips = sum(len(one["flips"]) for one in own)
         lines.append(
-            f"| {model} | {language} | {f'{SHARE:.0%} random' if masked else 'none'} | {total['facts']} "
+            f"| {model} | {language} | {shots} | {f'{SHARE:.0%} random' if masked else 'none'} | {total['facts']} "
             f"| {total['recalled']} | {total['recall differs']} | {total['requests']} | {flips} "
             f"| {worst:.1e} | {f'{max(moved):.1e}' if moved else ''} |"
         )
@@ -175,7 +172,7 @@ def main() -> None:
     records: list[dict[str, Any]] = []
     if journal.exists():
         records = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
-    done = {(one["model"], one["task"], one["masked"]) for one in records}
+    done = {(one["model"], one["task"], one["shots"], one["masked"]) for one in records}
     for name in arguments.models.split(","):
         bench: Bench | None = None
         for language in arguments.languages.split(","):
@@ -186,10 +183,16 @@ def main() -> None:
             )
             for masked in (False, True):
                 for built in tqdm(tasks, desc=f"{name} {language} {'masked' if masked else 'bare'}"):
-                    if (name, built.name, masked) in done:
+                    if (name, built.name, arguments.shots, masked) in done:
                         continue
                     bench = bench or Bench(name)
-                    head = {"model": name, "language": language, "task": built.name, "masked": masked}
+                    head = {
+                        "model": name,
+                        "language": language,
+                        "task": built.name,
+                        "shots": arguments.shots,
+                        "masked": masked,
+                    }
                     records.append({**head, **bench.measure(built, masked)})
                     with open(journal, "a", encoding="utf-8") as file:
                         file.write(json.dumps(records[-1], ensure_ascii=False) + "\n")
